@@ -1,0 +1,29 @@
+"""The shim by which Hydra finds our launcher (`hydra/launcher=in_process`). Import-light: Hydra loads it at every start."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.config_store import ConfigStore
+from hydra.core.utils import JobReturn
+
+
+@dataclass
+class InProcessConfig:
+    _target_: str = "hydra_plugins.olmo_hydra_launcher.InProcessLauncher"
+
+
+class InProcessLauncher(BasicLauncher):
+    """Runs the cells of a sweep one after the other in this process, after checking all of them."""
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from olmo_hydra.config.compose import resolve
+
+        for overrides in job_overrides:
+            resolve(self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides)))
+        return super().launch(job_overrides, initial_job_idx)
+
+
+ConfigStore.instance().store(
+    group="hydra/launcher", name="in_process", node=InProcessConfig, provider="olmo_hydra"
+)

@@ -1,0 +1,110 @@
+"""Schema of the `hardware` group: what a run is computed on. Never part of a run's identity."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from omegaconf import MISSING
+
+from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.store import schema
+
+
+class Platform(Enum):
+    """JAX's names for back ends."""
+
+    cpu = "cpu"
+    gpu = "gpu"
+    tpu = "tpu"
+
+
+class LayerLoop(Enum):
+    """`scan` compiles one period of layers and loops over it; `unrolled` compiles every layer."""
+
+    scan = "scan"
+    unrolled = "unrolled"
+
+
+class Remat(Enum):
+    """`none` keeps all activations for the backward pass; `full` keeps each layer's input and recomputes the rest."""
+
+    none = "none"
+    full = "full"
+
+
+@dataclass
+class MeshConfig:
+    """Devices along each axis. One axis may be -1: it takes the devices that the others leave.
+
+    `data` and `fsdp` divide the batch; `fsdp` also shards parameters and moments.
+    """
+
+    data: int = 1
+    fsdp: int = -1
+
+
+@schema("hardware")
+@dataclass
+class HardwareConfig:
+    """Fields are documented in `conf/hardware/*.yaml`."""
+
+    name: str = MISSING
+    platform: Platform = MISSING
+    device_kind: str | None = None
+    devices: int = MISSING
+    peak_tflops: float | None = None
+    hbm_gib: float | None = None
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    micro_batch: int | None = None
+    layer_loop: LayerLoop = MISSING
+    remat: Remat = MISSING
+    compiler_options: dict[str, str] = field(default_factory=dict)
+
+    def derive(self) -> None:
+        """Fills the mesh axis that is -1."""
+        axes = {"data": self.mesh.data, "fsdp": self.mesh.fsdp}
+        free = [name for name, size in axes.items() if size == -1]
+        require(self.devices >= 1, "must be at least 1", key="hardware.devices", value=self.devices)
+        for name, size in axes.items():
+            require(size == -1 or size >= 1, "must be positive, or -1", key=f"hardware.mesh.{name}", value=size)
+        require(len(free) < 2, "only one axis of the mesh may be -1", key="hardware.mesh.fsdp", value=-1)
+        if free:
+            taken = axes["data"] * axes["fsdp"] * -1
+            if self.devices % taken:
+                raise RequestError(
+                    f"hardware.devices={self.devices} is not a multiple of the other mesh axes ({taken})",
+                    key=f"hardware.mesh.{free[0]}",
+                    value=-1,
+                )
+            setattr(self.mesh, free[0], self.devices // taken)
+
+    def check(self, global_batch: int) -> None:
+        shards = self.mesh.data * self.mesh.fsdp
+        require(
+            shards == self.devices,
+            f"a mesh of data={self.mesh.data} x fsdp={self.mesh.fsdp} does not use the {self.devices} devices",
+            key="hardware.mesh.fsdp",
+            value=self.mesh.fsdp,
+            instead="hardware.mesh.fsdp=-1",
+        )
+        lower = global_batch // shards * shards
+        require(
+            global_batch % shards == 0,
+            f"does not divide over the {shards} devices that share a batch (hardware={self.name})",
+            key="train.global_batch",
+            value=global_batch,
+            instead="train.global_batch=" + (f"{lower} or {lower + shards}" if lower else str(shards)),
+        )
+        per_device = global_batch // shards
+        if self.micro_batch is not None:
+            require(
+                self.micro_batch >= 1 and per_device % self.micro_batch == 0,
+                f"does not divide the {per_device} instances of each device",
+                key="hardware.micro_batch",
+                value=self.micro_batch,
+                instead=f"a divisor of {per_device}, or null for all at once",
+            )
+
+    def accumulation(self, global_batch: int) -> int:
+        """Micro-batches per update: instances of each device over `micro_batch`."""
+        per_device = global_batch // (self.mesh.data * self.mesh.fsdp)
+        return 1 if self.micro_batch is None else per_device // self.micro_batch

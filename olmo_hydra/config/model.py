@@ -1,0 +1,112 @@
+"""Schema of the `model` group: one decoder-only transformer."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from omegaconf import MISSING
+
+from olmo_hydra.config.dtypes import DType
+from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.store import schema
+
+
+class Attention(Enum):
+    """How far back a layer attends."""
+
+    sliding = "sliding"
+    full = "full"
+
+
+class QKNorm(Enum):
+    """RMSNorm on queries and keys: over the whole projection (Olmo 2 and 3), over each head, or absent."""
+
+    projection = "projection"
+    head = "head"
+    none = "none"
+
+
+class BlockNorm(Enum):
+    """Where a block normalises: on each sublayer's output (Olmo 2 and 3) or on its input (Llama)."""
+
+    reordered = "reordered"
+    pre = "pre"
+
+
+@schema("model")
+@dataclass
+class ModelConfig:
+    """Shape, initialisation and dtypes of the decoder. Fields are documented in `conf/model/*.yaml`."""
+
+    name: str = MISSING
+    d_model: int = MISSING
+    n_layers: int = MISSING
+    head_dim: int = MISSING
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+    d_ff: int = MISSING
+    vocab_size: int = MISSING
+    vocab_multiple: int = MISSING
+    max_seq_len: int = MISSING
+    window: int = MISSING
+    window_pattern: list[Attention] = MISSING
+    rope_theta: float = MISSING
+    norm_eps: float = MISSING
+    qk_norm: QKNorm = MISSING
+    block_norm: BlockNorm = MISSING
+    init_std: float = MISSING
+    init_cut: float = MISSING
+    param_dtype: DType = MISSING
+    compute_dtype: DType = MISSING
+
+    def derive(self) -> None:
+        """Fills what is null: `n_heads` from the width, `n_kv_heads` from `n_heads`."""
+        if self.n_heads is None:
+            if self.head_dim < 1 or self.d_model % self.head_dim:
+                fits = [str(d) for d in (16, 32, 64, 128, 256) if self.d_model % d == 0]
+                raise RequestError(
+                    f"model.d_model={self.d_model} is not a multiple of it, so the number of heads cannot be derived",
+                    key="model.head_dim",
+                    value=self.head_dim,
+                    instead=f"model.head_dim={' or '.join(fits)}, or set model.n_heads as well",
+                )
+            self.n_heads = self.d_model // self.head_dim
+        if self.n_kv_heads is None:
+            self.n_kv_heads = self.n_heads
+
+    def check(self) -> None:
+        for name in ("d_model", "n_layers", "head_dim", "n_heads", "n_kv_heads", "d_ff", "vocab_size",
+                     "vocab_multiple", "max_seq_len", "window", "rope_theta", "norm_eps", "init_std", "init_cut"):  # fmt: skip
+            value = getattr(self, name)
+            require(value > 0, "must be positive", key=f"model.{name}", value=value)
+        require(self.head_dim % 2 == 0, "must be even: RoPE rotates pairs", key="model.head_dim", value=self.head_dim)
+        assert self.n_heads is not None and self.n_kv_heads is not None
+        require(
+            self.n_heads % self.n_kv_heads == 0,
+            f"model.n_heads={self.n_heads} is not a multiple of it",
+            key="model.n_kv_heads",
+            value=self.n_kv_heads,
+        )
+        period = len(self.window_pattern)
+        require(period > 0, "must name at least one layer", key="model.window_pattern", value=self.window_pattern)
+        lower = self.n_layers // period * period
+        require(
+            self.n_layers % period == 0,
+            f"must be a multiple of the {period} layers of model.window_pattern",
+            key="model.n_layers",
+            value=self.n_layers,
+            instead="model.n_layers=" + (f"{lower} or {lower + period}" if lower else str(period)),
+        )
+
+    @property
+    def padded_vocab(self) -> int:
+        """Rows of the embedding table and columns of the head: `vocab_size` rounded up to `vocab_multiple`."""
+        return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
+
+    @property
+    def num_params(self) -> int:
+        """Parameters of the built model, from the config alone (closed form of `docs/model.md`)."""
+        assert self.n_heads is not None and self.n_kv_heads is not None
+        d, q, k = self.d_model, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        qk_norm = {QKNorm.projection: q + k, QKNorm.head: 2 * self.head_dim, QKNorm.none: 0}[self.qk_norm]
+        layer = 2 * d * q + 2 * d * k + qk_norm + 2 * d + 3 * d * self.d_ff
+        return 2 * self.padded_vocab * d + d + self.n_layers * layer

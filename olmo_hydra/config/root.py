@@ -1,0 +1,94 @@
+"""The whole run: the root schema and the run-level nodes that are not groups."""
+
+import re
+from dataclasses import dataclass, field
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from olmo_hydra.config.data import DataConfig
+from olmo_hydra.config.errors import require
+from olmo_hydra.config.hardware import HardwareConfig
+from olmo_hydra.config.model import ModelConfig
+from olmo_hydra.config.operations import CheckpointConfig, EvalConfig, TrackingConfig
+from olmo_hydra.config.optim import OptimConfig
+from olmo_hydra.config.schedule import ScheduleConfig
+
+SCIENCE = ("model", "data", "optim", "schedule", "train")
+OPERATIONS = ("hardware", "eval", "checkpoint", "tracking", "run")
+
+
+@dataclass
+class TrainConfig:
+    """Batch, horizon and seed. Science: the same on any hardware."""
+
+    global_batch: int = MISSING
+    steps: int | None = None
+    tokens: int | None = None
+    seed: int = MISSING
+    z_loss: float = MISSING
+
+    def derive(self, seq_len: int) -> None:
+        """Fills `steps` from `tokens` (rounded up), or `tokens` from `steps`."""
+        require(self.global_batch >= 1, "must be at least 1 instance", key="train.global_batch", value=self.global_batch)
+        per_step = self.global_batch * seq_len
+        if self.tokens is not None:
+            require(self.tokens >= 1, "must be positive", key="train.tokens", value=self.tokens)
+            steps = -(-self.tokens // per_step)
+            require(
+                self.steps is None or self.steps == steps,
+                f"contradicts train.tokens={self.tokens}, which is {steps} updates of {per_step} tokens",
+                key="train.steps",
+                value=self.steps,
+                instead="one of train.steps and train.tokens; the other null",
+            )
+            self.steps = steps
+        require(self.steps is not None, "the run has no horizon", key="train.steps", value=None, instead="train.steps=300")
+        assert self.steps is not None
+        require(self.steps >= 1, "must be at least 1 update", key="train.steps", value=self.steps)
+        self.tokens = self.steps * per_step
+
+    def check(self) -> None:
+        require(0 <= self.seed < 2**32, "must lie in [0, 2^32)", key="train.seed", value=self.seed)
+        require(self.z_loss >= 0, "must not be negative", key="train.z_loss", value=self.z_loss)
+
+
+@dataclass
+class RunConfig:
+    """Where the run lives and what it is called."""
+
+    root: str = MISSING
+    name: str = MISSING
+    tag: str | None = None
+    stop_at: int | None = None
+
+    def check(self) -> None:
+        for key, text in (("run.name", self.name), ("run.tag", self.tag)):
+            require(
+                text is None or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text) is not None,
+                "must be 1 to 64 letters, digits, dots, dashes or underscores: it names a folder",
+                key=key,
+                value=text,
+            )
+        require(
+            self.stop_at is None or self.stop_at >= 1, "must be at least 1 step", key="run.stop_at", value=self.stop_at
+        )
+
+
+@dataclass
+class Config:
+    """Everything that can change a number, and everything that says where and how it is computed."""
+
+    model: ModelConfig = MISSING
+    data: DataConfig = MISSING
+    optim: OptimConfig = MISSING
+    schedule: ScheduleConfig = MISSING
+    hardware: HardwareConfig = MISSING
+    eval: EvalConfig = MISSING
+    checkpoint: CheckpointConfig = MISSING
+    tracking: TrackingConfig = MISSING
+    train: TrainConfig = field(default_factory=TrainConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+
+ConfigStore.instance().store(name="base_config", node=Config, provider="olmo_hydra")
