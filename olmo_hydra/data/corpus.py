@@ -1,0 +1,126 @@
+"""A prepared corpus: token files, split into train and held-out, and the manifest that describes them."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from olmo_hydra.config.data import Tokenizer
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.tokenizer import build
+
+SPLITS = ("train", "heldout")
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldoutDocument:
+    """A document that is never trained on: its tokens without the end of the document, its size as UTF-8."""
+
+    name: str
+    tokens: np.ndarray
+    n_bytes: int
+
+
+class Corpus:
+    """A corpus that `prepare` wrote, opened from its folder.
+
+    Raises:
+      RequestError: The folder is damaged: no readable manifest, or a file of another size than the manifest says.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        try:
+            self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise _damaged(folder, f"its {MANIFEST} cannot be read") from error
+        for file in self.manifest["files"]:
+            path = folder / file["path"]
+            if not path.is_file() or path.stat().st_size != file["bytes"]:
+                raise _damaged(folder, f"{file['path']} does not have the {file['bytes']} bytes of the manifest")
+        self._tokenizer = build(Tokenizer(self.manifest["recipe"]["tokenizer"]))
+
+    @property
+    def domains(self) -> list[str]:
+        """Names of the domains, in the order of the config."""
+        return list(self.manifest["domains"])
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of what determines the tokens: the tokenizer, and the order and content of all token files."""
+        files = [(file["path"], file["bytes"], file["sha256"]) for file in self.manifest["files"]]
+        return digest([self.manifest["recipe"]["tokenizer"], files])
+
+    def train_files(self) -> list[Path]:
+        """Token files to train on, in domain order: uint16, little-endian, no header, an end after every document."""
+        return [self.folder / token_file(domain, "train") for domain in self.domains]
+
+    def heldout(self, domain: str, max_bytes: int | None) -> list[HeldoutDocument]:
+        """Held-out documents of a domain in a fixed random order.
+
+        With `max_bytes`, those before the first that would exceed it. If that is the very first one, it alone, cut to
+        `max_bytes` at a character boundary.
+        """
+        documents: list[HeldoutDocument] = []
+        left = max_bytes
+        for document in self._heldout(domain):
+            if left is not None and document.n_bytes > left:
+                return documents or [self._cut(document, left)]
+            left = None if left is None else left - document.n_bytes
+            documents.append(document)
+        return documents
+
+    def verify(self) -> None:
+        """Reads every token file. Raises RequestError unless its sha256 is the manifest's."""
+        for file in self.manifest["files"]:
+            with (self.folder / file["path"]).open("rb") as opened:
+                if hashlib.file_digest(opened, "sha256").hexdigest() != file["sha256"]:
+                    raise _damaged(self.folder, f"the content of {file['path']} has changed")
+
+    def _heldout(self, domain: str) -> Iterator[HeldoutDocument]:
+        tokens = np.fromfile(self.folder / token_file(domain, "heldout"), self._tokenizer.dtype)
+        entries = [entry for entry in self.manifest["documents"][domain] if entry["split"] == "heldout"]
+        split_seed = self.manifest["recipe"]["split_seed"]
+        for entry in sorted(entries, key=lambda entry: split_point(split_seed, domain, entry["name"])):
+            start = entry["offset"]
+            yield HeldoutDocument(entry["name"], tokens[start : start + entry["tokens"]], entry["bytes"])
+
+    def _cut(self, document: HeldoutDocument, n_bytes: int) -> HeldoutDocument:
+        raw = cut(self._tokenizer.decode(document.tokens).encode(), n_bytes)
+        return HeldoutDocument(document.name, self._tokenizer.encode(raw.decode()), len(raw))
+
+
+def split_point(split_seed: int, domain: str, name: str) -> float:
+    """A document's place in [0, 1), from a hash of its name: held out if it lies below the held-out fraction.
+
+    It depends on nothing but the three arguments, so that documents that come or go move no other one across the split.
+    """
+    return int(digest([split_seed, domain, name])[:13], 16) / 16**13  # 52 bits: exact in a float
+
+
+def token_file(domain: str, split: str) -> str:
+    """Path of a domain's token file inside the corpus folder."""
+    return f"{split}/{domain}.bin"
+
+
+def cut(raw: bytes, n_bytes: int) -> bytes:
+    """The first `n_bytes` of a UTF-8 text, less a last character that would be torn."""
+    return raw[:n_bytes].decode(errors="ignore").encode()
+
+
+def digest(content: Any) -> str:
+    """sha256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _damaged(folder: Path, problem: str) -> RequestError:
+    return RequestError(
+        f"the prepared data is damaged: {problem}",
+        where=str(folder),
+        instead=f"rm -r {folder}, and the same command again prepares it anew",
+    )
