@@ -1,0 +1,86 @@
+"""The whole decoder: input table, layers, final norm, head."""
+
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.model import Attention, ModelConfig
+from olmo_hydra.model import norm, rope
+from olmo_hydra.model.block import Block
+from olmo_hydra.model.linear import Embedding, Linear
+
+Tree = Any
+
+
+def build(cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat) -> "Decoder":
+    """The decoder that a config describes, with initial parameters drawn from the `params` stream of `rngs`.
+
+    `cfg` is derived and checked. `layer_loop` and `remat` change how it is computed, never its parameters or values.
+    Under `nnx.eval_shape` nothing is allocated.
+    """
+    return Decoder(cfg, rngs=rngs, layer_loop=layer_loop, remat=remat)
+
+
+class Decoder(nnx.Module):
+    """A decoder-only transformer with an untied head.
+
+    `blocks[i]` holds every layer at position i of `cfg.window_pattern`, stacked: its parameters have a leading axis
+    `layers` of `n_layers / period`, whichever way the layers are looped over, so that checkpoints do not depend on it.
+    """
+
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat):
+        self.embedding = Embedding(cfg, rngs=rngs)
+        periods = cfg.n_layers // len(cfg.window_pattern)
+        self.blocks = nnx.List([stacked(cfg, kind, periods, rngs) for kind in cfg.window_pattern])
+        self.final_norm = norm.build(cfg, cfg.d_model, "embed")
+        shape, axes = (cfg.d_model, cfg.padded_vocab), ("embed", "vocab")
+        self.head = Linear(cfg, shape, axes, rngs=rngs, out_dtype="float32")
+        self.head_dim, self.rope_theta = cfg.head_dim, cfg.rope_theta
+        self.layer_loop, self.remat = layer_loop, remat
+
+    def __call__(self, tokens_BT: jax.Array) -> jax.Array:
+        """logits_BTV in fp32, with V the padded vocabulary; position t predicts token t+1."""
+        with jax.named_scope("embedding"):
+            x_BTD = self.embedding(tokens_BT)
+        with jax.named_scope("blocks"):
+            x_BTD = self._layers(x_BTD)
+        with jax.named_scope("head"):
+            return self.head(self.final_norm(x_BTD))
+
+    def _layers(self, x_BTD: jax.Array) -> jax.Array:
+        rotation = rope.tables(x_BTD.shape[1], self.head_dim, self.rope_theta)
+
+        def layer(x_BTD: jax.Array, block: Block) -> jax.Array:
+            return block(x_BTD, rotation)
+
+        if self.remat is Remat.full:
+            # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
+            layer = jax.checkpoint(layer, prevent_cse=self.layer_loop is LayerLoop.unrolled)
+
+        def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
+            return reduce(layer, blocks, x_BTD), None
+
+        if self.layer_loop is LayerLoop.scan:
+            return jax.lax.scan(period, x_BTD, self.blocks)[0]
+        for blocks in unstacked(self.blocks):
+            x_BTD, _ = period(x_BTD, blocks)
+        return x_BTD
+
+
+def stacked(cfg: ModelConfig, kind: Attention, layers: int, rngs: nnx.Rngs) -> Block:
+    """Differently drawn layers of one kind as one module, whose parameters have a leading axis named `layers`."""
+    block = jax.vmap(lambda key: Block(cfg, kind, rngs=nnx.Rngs(key)))(jax.random.split(rngs.params(), layers))
+    for param in jax.tree.leaves(block, is_leaf=lambda x: isinstance(x, nnx.Param)):
+        param.set_metadata(axes=("layers", *param.get_metadata()["axes"]))
+    return block
+
+
+def unstacked(blocks: Tree) -> list[Tree]:
+    """The trees along the leading axis, split at once: the gradient is one concatenation, not a scatter a layer."""
+    leaves, treedef = jax.tree.flatten(blocks)
+    layers = zip(*(jnp.split(leaf, leaf.shape[0]) for leaf in leaves), strict=True)
+    return [jax.tree.unflatten(treedef, [leaf.reshape(leaf.shape[1:]) for leaf in layer]) for layer in layers]
