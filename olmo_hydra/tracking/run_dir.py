@@ -1,0 +1,123 @@
+"""The run directory: where everything about one run lives, who may write it, and how its rows are read."""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from olmo_hydra.config.errors import RequestError
+
+Kind = Literal["metrics", "throughput", "evals", "events"]
+
+
+class RunDir:
+    """Paths inside one run directory, and the rows its jsonl files hold.
+
+    Nothing is created here: a `RunDir` of a folder that does not exist has no rows and is not finished.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.overrides = self.path / "overrides.yaml"
+        self.provenance = self.path / "provenance.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.throughput = self.path / "throughput.jsonl"
+        self.evals = self.path / "evals.jsonl"
+        self.events = self.path / "events.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.wandb = self.path / "wandb"
+        self.logs = self.path / "logs"
+        self.report = self.path / "report.html"
+
+    def rows(self, kind: Kind) -> list[dict[str, Any]]:
+        """The rows of one file, oldest first, without a torn last line; none when the file is not there.
+
+        Raises:
+          RequestError: A line before the last is not a row: the file was damaged, not merely cut off.
+        """
+        return [row for _, row in whole_lines(self.path / f"{kind}.jsonl")]
+
+    def finished(self) -> bool:
+        """Whether the run has recorded that it reached its last step."""
+        return any(row["event"] == "finished" for row in self.rows("events"))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the directory for this process, so that two processes never append to one run.
+
+        The kernel releases the lock when the process ends, however it ends. The folder is created if need be.
+
+        Raises:
+          RequestError: Another process is writing the run.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self._lock, "a+") as file:
+            for _ in range(5):  # `writer` of a reader may hold the lock for an instant
+                if held := _flock(file.fileno(), fcntl.LOCK_EX):
+                    break
+                time.sleep(0.05)
+            if not held:
+                raise RequestError(
+                    f"the run is being written by {self.writer() or 'another process'}",
+                    where=str(self.path),
+                    instead="wait for that process or stop it; run.tag=NAME starts another run of the same config",
+                )
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on host {socket.gethostname()}")
+            file.flush()
+            yield
+
+    def writer(self) -> str | None:
+        """The process that holds the lock (`pid 12 on host tpu-3`), or None when nobody is writing the run."""
+        if not self._lock.exists():
+            return None
+        with open(self._lock) as file:
+            return None if _flock(file.fileno(), fcntl.LOCK_SH) else file.read() or "another process"
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / ".lock"
+
+
+def _flock(descriptor: int, operation: int) -> bool:
+    """Takes a lock that lives as long as the open file; False when another open file holds it."""
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """The lines of a jsonl file as bytes (newline included) beside their rows, without a torn last line.
+
+    Torn is what a killed writer leaves: bytes after the last newline, or a last line that is not JSON (a file system
+    may keep a length whose content never reached the disk).
+
+    Raises:
+      RequestError: A line before the last is not a JSON object. Names file and line.
+    """
+    if not path.exists():
+        return []
+    *lines, tail = path.read_bytes().split(b"\n")
+    whole = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            whole.append((line + b"\n", row))
+        elif number < len(lines) or tail:
+            raise RequestError(
+                f"line {number} is not a JSON object: the file is damaged",
+                where=f"{path}:{number}",
+                instead="a copy of the file, or the file without that line",
+            )
+    return whole

@@ -1,0 +1,20 @@
+"""Components that some tests need and a bare machine may lack."""
+
+import os
+
+import pytest
+
+
+def require_component(name: str, found: bool, how: str) -> None:
+    """Skips the test when a component is absent; fails it when OLMO_HYDRA_REQUIRE_ALL=1 promises that none is.
+
+    Args:
+      name: What is needed (`Chromium`).
+      found: Whether it is there.
+      how: The command that installs it.
+    """
+    if not found:
+        message = f"{name} is absent; to run this test: {how}"
+        if os.environ.get("OLMO_HYDRA_REQUIRE_ALL") == "1":
+            pytest.fail(message)
+        pytest.skip(message)

@@ -1,0 +1,65 @@
+"""Reading rows back, and one writer at a time."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.run_dir import RunDir
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return RunDir(tmp_path)
+
+
+def test_a_folder_that_is_not_there_has_no_rows_and_no_writer(tmp_path):
+    run_dir = RunDir(tmp_path / "absent")
+    assert (run_dir.rows("metrics"), run_dir.finished(), run_dir.writer()) == ([], False, None)
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"step": 3', b'{"step": 3}', b"\0\0\0\n", b"3\n"])
+def test_a_torn_last_line_is_no_row(run_dir, tail):
+    run_dir.metrics.write_bytes(b'{"step": 1}\n{"step": 2}\n' + tail)
+    assert run_dir.rows("metrics") == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"step": 1}\n{"st\n{"step": 3}\n', b'{"step": 1}\n{"st\n{"step"', b"{}\n[]\n{}\n"]
+)
+def test_damage_before_the_last_line_is_an_error_with_file_and_line(run_dir, content):
+    run_dir.evals.write_bytes(content)
+    with pytest.raises(RequestError, match=r"evals\.jsonl:2"):
+        run_dir.rows("evals")
+
+
+def test_finished_is_an_event(run_dir):
+    run_dir.events.write_text('{"event": "started"}\n')
+    assert not run_dir.finished()
+    run_dir.events.write_text('{"event": "started"}\n{"event": "finished"}\n')
+    assert run_dir.finished()
+
+
+def _hold(path, held, release):
+    with RunDir(path).lock():
+        held.set()
+        release.wait(20)
+
+
+def test_a_second_process_is_refused_and_told_who_writes(run_dir):
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(run_dir.path, held, release))
+    process.start()
+    assert held.wait(20)
+    with pytest.raises(RequestError) as refused, run_dir.lock():
+        pass
+    assert f"written by pid {process.pid} on host {os.uname().nodename}" in str(refused.value)
+    assert "run.tag=" in str(refused.value)
+    process.kill()  # the kernel lets go of a dead process's lock
+    process.join()
+    assert run_dir.writer() is None
+    with run_dir.lock():
+        assert f"pid {os.getpid()} " in (run_dir.writer() or "")
+    assert run_dir.writer() is None
