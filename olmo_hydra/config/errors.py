@@ -61,3 +61,7 @@ def require(condition: bool, problem: str, *, key: str, value: Any, instead: str
     """Raises `RequestError` unless `condition` holds."""
     if not condition:
         raise RequestError(problem, key=key, value=value, instead=instead)
+
+
+class RunFailed(Exception):
+    """The work failed for a reason that a traceback would not explain (a loss that is not finite). Exit status 1."""

@@ -1,0 +1,69 @@
+"""What every command shares: wrong requests become one message and exit status 2."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from omegaconf.errors import OmegaConfBaseException
+
+from olmo_hydra.config.errors import RequestError, RunFailed
+from olmo_hydra.config.explain import explain
+
+DONE, FAILED, WRONG_REQUEST = 0, 1, 2
+
+
+class Interrupted(BaseException):
+    """The run was asked to stop, has saved its state and continues when started again.
+
+    Not an `Exception`: nothing between the loop and the command may swallow it.
+    """
+
+    def __init__(self, signal_number: int):
+        super().__init__(f"stopped by signal {signal_number}")
+        self.status = 128 + signal_number
+
+
+class Refused(BaseException):
+    """Carries an error through Hydra, which would report any `Exception` of the task in its own words first."""
+
+    def __init__(self, error: Exception):
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def past_hydra() -> Iterator[None]:
+    """Wraps a Hydra task: wrong requests leave it as `Refused`."""
+    try:
+        yield
+    except (RequestError, OmegaConfBaseException) as error:
+        raise Refused(error) from error
+
+
+def guarded(command: Callable[[], object], arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and gives its exit status: 0 done, 1 failed, 2 wrong request, 128 + n stopped by signal n.
+
+    Hydra would print its own report of an error and exit with 1; `HYDRA_FULL_ERROR` makes it pass the error on to us.
+    Set by the user, it shows the traceback of a wrong request as well.
+    """
+    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        command()
+    except Interrupted as interrupted:
+        return interrupted.status
+    except KeyboardInterrupt:
+        print("stopped at once; the last checkpoint serves", file=sys.stderr)
+        return 130
+    except RunFailed as failure:
+        print(f"failed: {failure}", file=sys.stderr)
+        return FAILED
+    except (Exception, Refused) as raised:
+        error = raised.error if isinstance(raised, Refused) else raised
+        request = explain(error, sys.argv[1:] if arguments is None else arguments)
+        if request is None or wants_traceback:
+            raise error from None
+        print(request, file=sys.stderr)
+        return WRONG_REQUEST
+    return DONE

@@ -1,0 +1,181 @@
+"""One start of a run: everything assembled, trained, and put away again. Imports JAX."""
+
+import logging
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import yaml
+
+from olmo_hydra.cli.guard import Interrupted
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.identity import flat, plain, run_name
+from olmo_hydra.config.root import OPERATIONS, Config
+from olmo_hydra.data.corpus import Corpus
+from olmo_hydra.data.loader import Batches
+from olmo_hydra.data.prepare import prepare
+from olmo_hydra.eval.in_loop import InLoop
+from olmo_hydra.hardware import devices
+from olmo_hydra.hardware.sharding import batch_sharding, make_mesh
+from olmo_hydra.optim import schedules
+from olmo_hydra.report.build import write_report
+from olmo_hydra.tracking import provenance
+from olmo_hydra.tracking.files import replace
+from olmo_hydra.tracking.progress import Progress
+from olmo_hydra.tracking.record import Record
+from olmo_hydra.tracking.run_dir import RunDir
+from olmo_hydra.tracking.tracker import Tracker, open_tracker
+from olmo_hydra.train import loop
+from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.state import Program, make_program, stream
+from olmo_hydra.train.step import make_step
+from olmo_hydra.train.stop import StopRequest
+
+
+def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
+    """Starts or continues the run in `run_dir`, up to its horizon, `run.stop_at` or a stop request.
+
+    Nothing in the directory changes before everything that can refuse the request has been asked.
+
+    Raises:
+      RequestError: The hardware is absent, the folder cannot be written, a text cannot be read, a checkpoint belongs to
+        another run, ...
+      RunFailed: The training went wrong.
+      Interrupted: It was asked to stop, and has saved its state.
+    """
+    found = devices.acquire(config.hardware, shlex.join(overrides))
+    cache = Path(config.run.root).absolute() / "cache"
+    jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    with ExitStack() as stack:
+        stack.enter_context(_held(run_dir))
+        stop = stack.enter_context(StopRequest())
+        progress = Progress()
+        corpus = prepare(config.data, cache / "data", progress.note)
+        batches = Batches(
+            corpus.train_files(),
+            seq_len=config.data.seq_len,
+            global_batch=config.train.global_batch,
+            seed=config.train.seed,
+        )
+        mesh = make_mesh(config.hardware, found)
+        program = make_program(config, mesh)
+        checkpoints = stack.enter_context(closing(Checkpoints(run_dir.checkpoints, config.checkpoint)))
+        meta = {"run": run_name(config), "data": corpus.fingerprint}
+        done = checkpoints.latest() or 0
+        state = checkpoints.restore(done, program.abstract, program.shardings, meta) if done else program.init()
+
+        record = Record(run_dir)
+        record.rewind(done or None)
+        changed = _freeze(config, overrides, run_dir)
+        start = provenance.collect(config, overrides, _description(corpus), devices.describe(found))
+        provenance.append_start(run_dir, start)
+        tracker = open_tracker(config, run_dir, run_name(config), record, progress)
+        tracker.event("resumed" if done else "started", step=done, **changed)
+        with _ended(tracker, progress) as ended:
+            parts = loop.Parts(
+                config=config,
+                mesh=mesh,
+                step=make_step(program),
+                schedule=schedules.build(config.schedule),
+                batches=stack.enter_context(closing(batches.iterate(done))),
+                checkpoints=checkpoints,
+                meta=meta,
+                tracker=tracker,
+                evaluate=_evaluation(config, corpus, program, mesh, tracker),
+                stop=stop,
+            )
+            assert config.train.steps is not None
+            progress.start(config.train.steps, done)
+            done = loop.run(parts, state, done)
+            if done == config.train.steps:
+                ended("finished", done)
+            elif stop.signal is None:
+                ended("paused", done)
+            else:
+                ended("interrupted", done, signal=stop.signal)
+                raise Interrupted(stop.signal)
+    write_report(run_dir)
+
+
+@contextmanager
+def _held(run_dir: RunDir) -> Iterator[None]:
+    """The run directory, locked, with warnings going to its log as well."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(run_dir.lock())
+            run_dir.logs.mkdir(exist_ok=True)
+            handler = logging.FileHandler(run_dir.logs / "process_0.log")
+        except OSError as error:
+            raise RequestError(
+                f"the run directory {run_dir.path} cannot be written: {error.strerror}",
+                key="run.root",
+                value=run_dir.path.parent,
+                instead="run.root=FOLDER, one that you can write to",
+            ) from error
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger().addHandler(handler)
+        stack.callback(handler.close)
+        stack.callback(logging.getLogger().removeHandler, handler)
+        yield
+
+
+def _freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, Any]:
+    """Writes config.yaml and overrides.yaml at the first start; later, says which operations differ from them."""
+    now = plain(config)
+    if not run_dir.config.exists():
+        replace(run_dir.overrides, yaml.safe_dump(overrides).encode())
+        replace(run_dir.config, yaml.safe_dump(now, sort_keys=False).encode())
+        return {}
+    then = flat({group: value for group, value in yaml.safe_load(run_dir.config.read_text()).items()})
+    differ = {
+        key: {"was": then.get(key), "is": value}
+        for key, value in flat({group: now[group] for group in OPERATIONS}).items()
+        if then.get(key) != value
+    }
+    return {"changed": differ} if differ else {}
+
+
+def _description(corpus: Corpus) -> dict[str, Any]:
+    return {
+        "fingerprint": corpus.fingerprint,
+        "folder": str(corpus.folder),
+        "python": corpus.manifest["python"],
+        "domains": corpus.manifest["domains"],
+    }
+
+
+@contextmanager
+def _ended(tracker: Tracker, progress: Progress) -> Iterator[Any]:
+    """Yields the function that records how the run ended; whatever leaves the block is recorded as a failure."""
+    outcome: dict[str, int] = {}
+
+    def ended(kind: str, step: int, **fields: Any) -> None:
+        outcome["status"] = 128 + fields["signal"] if "signal" in fields else 0
+        progress.close()
+        tracker.event(kind, step=step, **fields)
+
+    try:
+        yield ended
+    except (Exception, KeyboardInterrupt) as error:
+        tracker.event("failed", error=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        progress.close()
+        tracker.finish(outcome.get("status", 1))
+
+
+def _evaluation(config: Config, corpus: Corpus, program: Program, mesh: jax.sharding.Mesh, tracker: Tracker) -> Any:
+    evaluate = InLoop(
+        config,
+        corpus,
+        program.graphdef,
+        place=lambda array: jax.device_put(array, batch_sharding(mesh)),
+        batch=-(-config.eval.batch // mesh.size) * mesh.size,
+        key=stream(config.train.seed, "samples"),
+        record=tracker.evaluation,
+    )
+    return lambda step, state: evaluate(step, state.params)

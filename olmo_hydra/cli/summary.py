@@ -1,0 +1,29 @@
+"""What a command says of a run when it ends, read from the run directory."""
+
+from olmo_hydra.tracking.run_dir import RunDir
+
+BASELINES = {"baseline_unigram": "unigram", "baseline_trigram": "trigram"}
+
+
+def summary(run_dir: RunDir) -> str:
+    """Held-out bits per byte of the newest evaluation beside the baselines, and where everything is."""
+    rows = run_dir.rows("evals")
+    heldout = [row for row in rows if row["suite"] == "heldout"]
+    lines = _table(heldout[0], heldout[-1], {row["suite"]: row for row in rows}) if heldout else []
+    lines += [f"run directory  {run_dir.path}"]
+    if run_dir.report.exists():
+        lines += [f"report         {run_dir.report}"]
+    return "\n".join(lines)
+
+
+def _table(first: dict, last: dict, by_suite: dict[str, dict]) -> list[str]:
+    baselines = {title: by_suite[suite] for suite, title in BASELINES.items() if suite in by_suite}
+    columns = baselines | {f"step {first['step']}": first, f"step {last['step']}": last}
+    width = max(len(name) for name in (*last["domains"], "held-out bits/byte"))
+    lines = [f"{'held-out bits/byte':{width}}" + "".join(f"{title:>12}" for title in columns) + f"{'stderr':>10}"]
+    for name, domain in last["domains"].items():
+        stderr = "" if domain["stderr"] is None else f"{domain['stderr']:.3f}"
+        cells = "".join(f"{row['domains'][name]['bits_per_byte']:>12.3f}" for row in columns.values())
+        lines.append(f"{name:{width}}{cells}{stderr:>10}")
+    means = "".join(f"{row['bits_per_byte']:>12.3f}" for row in columns.values())
+    return [*lines, f"{'mean of domains':{width}}{means}", ""]

@@ -1,0 +1,43 @@
+"""`python train.py`: one run, from the composed config to the report. Imports no JAX before it has to."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from olmo_hydra.cli.summary import summary
+from olmo_hydra.config.arguments import refuse_silent_mistakes
+from olmo_hydra.config.compose import compose, resolve
+from olmo_hydra.config.identity import run_name
+from olmo_hydra.tracking.run_dir import RunDir
+
+
+def check(arguments: Sequence[str]) -> None:
+    """Refuses what Hydra lets pass: silent mistakes, and with `--cfg job` a config that breaks a rule.
+
+    Raises:
+      RequestError: The first of them.
+    """
+    parsed = get_args_parser().parse_args(list(arguments))
+    refuse_silent_mistakes(parsed.overrides)
+    if parsed.cfg == "job" and parsed.config_name is parsed.config_path is parsed.config_dir is None:
+        compose(parsed.overrides)
+
+
+def run(cfg: DictConfig) -> None:
+    """Trains the run that `cfg` describes, continues it, or says that it is finished."""
+    config = resolve(cfg)
+    run_dir = RunDir(Path(config.run.root) / run_name(config))
+    if run_dir.finished():
+        print(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
+    else:
+        from olmo_hydra.cli.session import train
+
+        train(config, list(HydraConfig.get().overrides.task), run_dir)
+    if run_dir.finished() and not run_dir.report.exists():
+        from olmo_hydra.report.build import write_report
+
+        write_report(run_dir)
+    print(summary(run_dir))

@@ -1,0 +1,26 @@
+"""What Hydra lets pass without a word on a command line, refused before it starts."""
+
+from collections.abc import Sequence
+
+import yaml
+
+from olmo_hydra.config.compose import CONF
+from olmo_hydra.config.errors import RequestError
+
+
+def refuse_silent_mistakes(overrides: Sequence[str]) -> None:
+    """Refuses an override without a key, and `+group=option` for a group that has an option already.
+
+    Raises:
+      RequestError: The first of them.
+    """
+    defaults = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
+    groups = {name for entry in defaults if isinstance(entry, dict) for name in entry}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        where = f"command line: {override}"
+        if not key.strip("+~"):
+            raise RequestError("the override has no key", where=where, instead="key=value")
+        if key.startswith("+") and key.lstrip("+") in groups:
+            name = key.lstrip("+")
+            raise RequestError("the group has an option already: + is for new keys", key=name, where=where, instead=f"{name}={value}")

@@ -1,0 +1,59 @@
+"""From Hydra's composed config to the typed, derived and checked `Config`."""
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from olmo_hydra.config import rules
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.root import Config
+from olmo_hydra.config.suggest import unknown_key
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def resolve(cfg: DictConfig) -> Config:
+    """The typed config of a composed one, derived values filled.
+
+    Raises:
+      RequestError: A rule is broken, or `+key` added a key that no schema has.
+      omegaconf.errors.OmegaConfBaseException: A mandatory value or an interpolation is missing.
+    """
+    cfg = copy.deepcopy(cfg)
+    if "hydra" in cfg:
+        with open_dict(cfg):
+            del cfg["hydra"]
+    _refuse_unknown(cfg, Config, prefix="")
+    OmegaConf.resolve(cfg)
+    config = OmegaConf.to_object(cfg)
+    assert isinstance(config, Config)
+    return rules.apply(config)
+
+
+def compose(overrides: Sequence[str]) -> Config:
+    """What `python train.py <overrides>` would run. For commands that are not started by Hydra."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return resolve(hydra_compose("config", overrides=list(overrides)))
+
+
+def _refuse_unknown(node: DictConfig, schema: Any, prefix: str) -> None:
+    """`+model.typo=1` opens a typed node; refuse what it brought in."""
+    if dataclasses.is_dataclass(schema):
+        known = {field.name for field in dataclasses.fields(schema)}
+        for key in node:
+            if key not in known:
+                raise unknown_key(f"{prefix}{key}", schema)
+    for key in node:
+        if OmegaConf.is_missing(node, key):
+            raise RequestError("has no value", key=f"{prefix}{key}", value="???", instead=f"{prefix}{key}=...")
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():
+            _refuse_unknown(child, OmegaConf.get_type(child), f"{prefix}{key}.")

@@ -1,0 +1,59 @@
+"""Rules between groups, and the one place where derived values are filled and checks run."""
+
+import dataclasses
+import math
+from typing import Any
+
+from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.root import Config
+
+
+def apply(config: Config) -> Config:
+    """Fills every derived value of `config` in place, then checks each group and the rules between them.
+
+    Raises:
+      RequestError: The first rule that is broken.
+    """
+    _check_finite(config, prefix="")
+    config.train.derive(config.data.seq_len)
+    assert config.train.steps is not None
+    config.model.derive()
+    config.schedule.derive(config.train.steps)
+    config.hardware.derive()
+
+    config.model.check()
+    config.data.check()
+    config.optim.check()
+    config.schedule.check(config.train.steps)
+    config.train.check()
+    config.hardware.check(config.train.global_batch)
+    config.eval.check()
+    config.checkpoint.check()
+    config.tracking.check()
+    config.run.check()
+
+    require(
+        config.data.seq_len <= config.model.max_seq_len,
+        f"is longer than the model's model.max_seq_len={config.model.max_seq_len}",
+        key="data.seq_len",
+        value=config.data.seq_len,
+        instead=f"data.seq_len={config.model.max_seq_len}, or a larger model.max_seq_len",
+    )
+    tokenizer = config.data.tokenizer
+    require(
+        tokenizer.vocab_size <= config.model.vocab_size,
+        f"is smaller than the {tokenizer.vocab_size} tokens of data.tokenizer={tokenizer.value}",
+        key="model.vocab_size",
+        value=config.model.vocab_size,
+        instead=f"model.vocab_size={tokenizer.vocab_size}",
+    )
+    return config
+
+
+def _check_finite(node: Any, prefix: str) -> None:
+    for field in dataclasses.fields(node):
+        key, value = prefix + field.name, getattr(node, field.name)
+        if dataclasses.is_dataclass(value):
+            _check_finite(value, f"{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise RequestError("must be a finite number", key=key, value=value)

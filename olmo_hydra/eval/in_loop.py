@@ -1,0 +1,85 @@
+"""What is evaluated while a run trains: held-out text at every call, baselines at the start, samples at the end."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from olmo_hydra.config.root import Config
+from olmo_hydra.data import tokenizer
+from olmo_hydra.data.corpus import Corpus
+from olmo_hydra.eval import baselines, heldout
+from olmo_hydra.eval.generate import sample
+from olmo_hydra.eval.scoring import make_scorer
+
+Record = Callable[[dict[str, Any]], None]
+
+
+class InLoop:
+    """Evaluates parameters and hands the rows of evals.jsonl to `record`. Reads the parameters and changes nothing.
+
+    Args:
+      config: The run.
+      corpus: Where the held-out text and the baselines' training text come from.
+      graphdef: The decoder's structure.
+      place: Puts a [B, T] array on the devices.
+      batch: Rows scored at once.
+      key: Decides the samples.
+      record: Receives each row.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        corpus: Corpus,
+        graphdef: nnx.GraphDef,
+        *,
+        place: Callable[[np.ndarray], jax.Array],
+        batch: int,
+        key: jax.Array,
+        record: Record,
+    ):
+        self._config, self._corpus, self._graphdef = config, corpus, graphdef
+        self._tokenizer = tokenizer.build(config.data.tokenizer)
+        self._heldout = heldout.HeldOut(
+            {name: corpus.heldout(name, config.eval.bytes_per_domain) for name in corpus.domains},
+            seq_len=config.data.seq_len,
+            eos=self._tokenizer.eos,
+            batch=batch,
+        )
+        self._score = make_scorer(graphdef, place)
+        self._key, self._record = key, record
+
+    def __call__(self, step: int, params: nnx.State) -> None:
+        """The rows of one step."""
+        self._record(heldout.row(step, "heldout", self._heldout.evaluate(partial(self._score, params))))
+        if step == 0:
+            self._baselines()
+        if step == self._config.train.steps and self._config.eval.sample_tokens and self._config.eval.prompts:
+            self._samples(step, params)
+
+    def _baselines(self) -> None:
+        files = [np.memmap(file, self._tokenizer.dtype, mode="r") for file in self._corpus.train_files()]
+        for name, fit in (("unigram", baselines.unigram), ("trigram", baselines.trigram)):
+            score = fit(files, self._tokenizer.vocab_size)
+            self._record(heldout.row(0, f"baseline_{name}", self._heldout.evaluate(score)))
+
+    def _samples(self, step: int, params: nnx.State) -> None:
+        cfg = self._config.eval
+        texts = sample(
+            self._graphdef,
+            params,
+            [self._tokenizer.encode(prompt) for prompt in cfg.prompts],
+            key=self._key,
+            new_tokens=cfg.sample_tokens,
+            temperature=cfg.temperature,
+            vocab=self._tokenizer.vocab_size,
+            eos=self._tokenizer.eos,
+        )
+        samples = [
+            {"prompt": prompt, "text": self._tokenizer.decode(text)} for prompt, text in zip(cfg.prompts, texts, strict=True)
+        ]
+        self._record({"step": step, "suite": "samples", "samples": samples})

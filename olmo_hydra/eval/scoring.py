@@ -1,0 +1,34 @@
+"""A decoder as a scorer of rows: logits to summed cross-entropy, compiled once."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from olmo_hydra.data.loader import IGNORED
+
+
+def make_scorer(
+    graphdef: nnx.GraphDef, place: Callable[[np.ndarray], jax.Array]
+) -> Callable[[nnx.State, np.ndarray, np.ndarray], np.ndarray]:
+    """`score(params, tokens_BT, labels_BT) -> nats_B`, in fp32 within a row.
+
+    Args:
+      graphdef: The decoder's structure.
+      place: Puts a [B, T] array on the devices; it decides the sharding.
+    """
+
+    @jax.jit
+    def nats(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
+        logits_BTV = nnx.merge(graphdef, params)(tokens_BT)
+        is_label_BTV = jnp.arange(logits_BTV.shape[-1]) == labels_BT[..., None]
+        label_logit_BT = jnp.where(is_label_BTV, logits_BTV, 0.0).sum(axis=-1)
+        nats_BT = jax.nn.logsumexp(logits_BTV, axis=-1) - label_logit_BT
+        return jnp.where(labels_BT != IGNORED, nats_BT, 0.0).sum(axis=-1)
+
+    def score(params: nnx.State, tokens_BT: np.ndarray, labels_BT: np.ndarray) -> np.ndarray:
+        return np.asarray(nats(params, place(tokens_BT), place(labels_BT)))
+
+    return score

@@ -1,0 +1,82 @@
+"""Checkpoints of a run: whole or absent, and refused where they do not belong."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.operations import CheckpointConfig
+from olmo_hydra.train.state import State
+
+Meta = dict[str, Any]
+
+
+class Checkpoints:
+    """The folder `checkpoints/` of a run: one folder a step, written in the background, renamed when whole.
+
+    Arrays are stored under the path they have in the state, so that a checkpoint can be read without this code.
+    """
+
+    def __init__(self, folder: Path, cfg: CheckpointConfig):
+        policy = ocp.checkpoint_managers.LatestN(cfg.keep)
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True, create=True)
+        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+
+    def latest(self) -> int | None:
+        """The newest whole checkpoint's step."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, state: State, meta: Meta) -> None:
+        """Starts saving the state after update `step`; it is on disk once `wait` returns or the next save starts."""
+        # On CPU the array and orbax's view of it share memory, which the next step, given the state, writes over.
+        leaves = {name: jnp.copy(leaf) for name, leaf in _by_path(state).items()}
+        args = ocp.args.Composite(state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta))
+        if not self._manager.save(step, args=args):
+            raise RuntimeError(f"checkpoint {step} was not saved: {self.latest()} is there already")
+
+    def restore(self, step: int, abstract: State, shardings: State, meta: Meta) -> State:
+        """The state after update `step`, laid out as `shardings` says, on any number of devices.
+
+        Raises:
+          RequestError: The checkpoint was written by another program than `meta` describes.
+        """
+        saved = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
+        refuse_other(saved, meta, self._manager.directory / str(step))
+        template = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            for (name, leaf), sharding in zip(_by_path(abstract).items(), jax.tree.leaves(shardings), strict=True)
+        }
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
+        leaves = self._manager.restore(step, args=args).state
+        return jax.tree.structure(abstract).unflatten([leaves[name] for name in template])
+
+    def wait(self) -> None:
+        """Returns when every save that was started is on disk."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and ends the background threads."""
+        self._manager.close()
+
+
+def refuse_other(saved: Meta, wanted: Meta, where: Any) -> None:
+    """Raises RequestError naming every value that differs between a checkpoint and the run that would continue it."""
+    differences = [
+        f"{key} was {saved.get(key)!r} and is {wanted.get(key)!r}"
+        for key in sorted(saved.keys() | wanted.keys())
+        if saved.get(key) != wanted.get(key)
+    ]
+    if differences:
+        raise RequestError(
+            "this run cannot continue from its checkpoint: " + "; ".join(differences),
+            where=str(where),
+            instead="run.tag=NAME for a run of its own, or restore what changed",
+        )
+
+
+def _by_path(state: State) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

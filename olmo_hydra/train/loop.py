@@ -1,0 +1,174 @@
+"""The training loop."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.config.root import Config
+from olmo_hydra.data.loader import Batch
+from olmo_hydra.hardware.flops import mfu
+from olmo_hydra.hardware.sharding import batch_sharding
+from olmo_hydra.train.checkpoint import Checkpoints, Meta
+from olmo_hydra.train.state import State
+from olmo_hydra.train.step import Metrics, Step
+from olmo_hydra.train.stop import StopRequest
+from olmo_hydra.train.timer import Timer
+
+
+class Tracker(Protocol):
+    """What the loop tells the record."""
+
+    def metrics(self, row: dict[str, Any]) -> None: ...
+    def throughput(self, row: dict[str, Any]) -> None: ...
+    def event(self, kind: str, **fields: Any) -> None: ...
+    def sync(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop is assembled from."""
+
+    config: Config
+    mesh: Mesh
+    step: Step
+    schedule: Callable[[int], float]
+    batches: Iterator[Batch]
+    checkpoints: Checkpoints
+    meta: Meta
+    tracker: Tracker
+    evaluate: Callable[[int, State], None]
+    stop: StopRequest
+
+
+def run(parts: Parts, state: State, done: int) -> int:
+    """Trains from update `done` to the horizon, `run.stop_at` or a stop request; the state there is saved.
+
+    The order within a step is fixed: update, row of the step before, evaluation, checkpoint. A row is fetched one step
+    late, so that the device never waits for it; before an evaluation or a checkpoint everything is caught up, so that
+    checkpoint n finds the rows up to n on disk.
+
+    Returns:
+      The number of updates done.
+
+    Raises:
+      RunFailed: The loss is not finite, or the optimizer skipped `optim.max_consecutive_skips` updates in a row.
+    """
+    config, tracker = parts.config, parts.tracker
+    horizon = config.train.steps
+    assert horizon is not None
+    last = min(horizon, config.run.stop_at or horizon)
+    log = Log(parts)
+    if done == 0:
+        parts.evaluate(0, state)
+
+    update = compiled(parts, state) if done < last else parts.step
+    log.timer.lap()
+    stopping = parts.stop.signal is not None
+    while done < last and not stopping:
+        batch = next(parts.batches)
+        done += 1
+        lr = np.float32(config.optim.lr * parts.schedule(done))
+        state, metrics = update(state, *place(batch, parts), lr)
+        log.later(done, metrics, batch)
+
+        stopping = parts.stop.signal is not None
+        evaluates = done == horizon or done % config.eval.every == 0
+        saves = done == last or done % config.checkpoint.every == 0 or stopping
+        if evaluates or saves:
+            log.catch_up()
+            with log.timer.paused():
+                if evaluates:
+                    parts.evaluate(done, state)
+                if saves:
+                    save(parts, state, done)
+    parts.checkpoints.wait()
+    return done
+
+
+def save(parts: Parts, state: State, done: int) -> None:
+    """Starts the checkpoint of update `done`, with every row up to it on disk."""
+    parts.tracker.sync()
+    parts.checkpoints.save(done, state, parts.meta)
+    parts.tracker.event("checkpoint", step=done)
+
+
+def place(batch: Batch, parts: Parts) -> tuple[jax.Array, jax.Array]:
+    """The batch on the devices, as [A, B, T]: A micro-batches, each divided over the mesh."""
+    accumulation = parts.config.hardware.accumulation(len(batch.tokens_BT))
+    sharding = batch_sharding(parts.mesh, leading=1)
+    shape = (accumulation, -1, batch.tokens_BT.shape[1])
+    tokens_ABT, labels_ABT = batch.tokens_BT.reshape(shape), batch.labels_BT.reshape(shape)
+    return jax.device_put(tokens_ABT, sharding), jax.device_put(labels_ABT, sharding)
+
+
+def compiled(parts: Parts, state: State) -> Step:
+    """The update, compiled before the clock starts, with the state donated and its layout pinned."""
+    config = parts.config
+    timer = Timer()
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, None))
+    shape = (config.hardware.accumulation(config.train.global_batch), -1, config.data.seq_len)
+    example = np.zeros((config.train.global_batch, config.data.seq_len), np.int32).reshape(shape)
+    batch = jax.device_put(example, batch_sharding(parts.mesh, leading=1))
+    options = config.hardware.compiler_options or None
+    executable = step.lower(state, batch, batch, np.float32(0)).compile(compiler_options=options)
+    parts.tracker.event("compiled", seconds=round(timer.lap(), 3))
+    return executable
+
+
+class Log:
+    """Rows of metrics, written one step late."""
+
+    def __init__(self, parts: Parts):
+        self.timer = Timer()
+        self._parts = parts
+        self._pending: tuple[int, Metrics, Batch] | None = None
+        self._steps_in_lap = 0
+
+    def later(self, step: int, metrics: Metrics, batch: Batch) -> None:
+        """Takes the metrics of a step that may still be running, and writes those of the step before."""
+        self.catch_up()
+        self._pending = (step, metrics, batch)
+
+    def catch_up(self) -> None:
+        """Waits for the pending metrics and writes them."""
+        if self._pending is None:
+            return
+        step, on_device, batch = self._pending
+        self._pending = None
+        values = {name: value.item() for name, value in jax.device_get(on_device).items()}
+        self._check(step, values, batch)
+        self._steps_in_lap += 1
+        config = self._parts.config
+        if step % config.tracking.log_every and step not in (1, config.train.steps):
+            return
+        per_step = config.train.global_batch * config.data.seq_len
+        self._parts.tracker.metrics({"step": step, "tokens": step * per_step, **values})
+        seconds, self._steps_in_lap, steps = self.timer.lap(), 0, self._steps_in_lap
+        rate = steps * per_step / seconds
+        hardware = config.hardware
+        use = mfu(config.model, config.data.seq_len, rate, hardware.devices, hardware.peak_tflops)
+        self._parts.tracker.throughput(
+            {"step": step, "seconds": seconds / steps, "tokens_per_second": rate, "mfu": use}
+        )
+
+    def _check(self, step: int, values: dict[str, Any], batch: Batch) -> None:
+        """Stops a run that has gone wrong; where the optimizer skips such updates, after too many in a row."""
+        finite = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])
+        where = f"at step {step} (loss {values['loss']}, gradient norm {values['grad_norm']}, "
+        where += f"instances {batch.instances_B[:8].tolist()} ...)"
+        if "consecutive_skips" not in values:
+            if not finite:
+                raise RunFailed(f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates")
+            return
+        if values["skipped"]:
+            self._parts.tracker.event("skipped", step=step, loss=values["loss"], grad_norm=values["grad_norm"])
+        limit = self._parts.config.optim.max_consecutive_skips  # type: ignore[attr-defined]
+        if values["consecutive_skips"] >= limit:
+            raise RunFailed(f"{limit} updates in a row were skipped, the last {where}")

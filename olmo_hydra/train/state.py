@@ -1,0 +1,89 @@
+"""What a training run carries from step to step, and how it is made."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+
+from olmo_hydra.config.root import Config
+from olmo_hydra.hardware.sharding import param_sharding, replicated
+from olmo_hydra.model import decoder
+from olmo_hydra.model.params import param_axes, param_names
+from olmo_hydra.optim import build as build_optimizer
+from olmo_hydra.optim import decay_mask
+
+Tree = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """Everything an update changes. The step is not in it: it is the loop's, and the checkpoint's."""
+
+    params: nnx.State
+    opt_state: Tree
+
+
+@dataclass(frozen=True)
+class Program:
+    """What never changes during a run: the model's structure, the optimizer, and where the state lies."""
+
+    graphdef: nnx.GraphDef
+    optimizer: optax.GradientTransformationExtraArgs
+    abstract: State
+    shardings: State
+    seed: int
+    config: Config
+
+    def init(self) -> State:
+        """The state before the first update, drawn from the run's seed, each array made where it lies."""
+
+        def make() -> State:
+            params = nnx.split(_model(self.config), nnx.Param)[1]
+            return State(params, self.optimizer.init(params))
+
+        return jax.jit(make, out_shardings=self.shardings)()
+
+
+def stream(seed: int, purpose: str) -> jax.Array:
+    """The random key of one purpose: streams are folded in by name, never carried along."""
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode()))
+
+
+def make_program(config: Config, mesh: Mesh) -> Program:
+    """Plans the run without allocating anything.
+
+    Raises:
+      RequestError: `optim.no_decay` names no parameter.
+    """
+    graphdef, params = nnx.split(nnx.eval_shape(lambda: _model(config)), nnx.Param)
+    optimizer = build_optimizer(config.optim, decay_mask(config.optim, param_names(params)))
+    abstract = State(params, jax.eval_shape(optimizer.init, params))
+    return Program(graphdef, optimizer, abstract, _shardings(abstract, mesh), config.train.seed, config)
+
+
+def _model(config: Config) -> decoder.Decoder:
+    rngs = nnx.Rngs(params=stream(config.train.seed, "init"))
+    return decoder.build(config.model, rngs=rngs, layer_loop=config.hardware.layer_loop, remat=config.hardware.remat)
+
+
+def _shardings(state: State, mesh: Mesh) -> State:
+    """Moments lie where their parameters do; what is no moment (counts, windows) is replicated."""
+    is_axes = lambda node: isinstance(node, tuple)  # noqa: E731
+    axes = jax.tree.leaves(param_axes(state.params), is_leaf=is_axes)
+    paths = jax.tree_util.tree_leaves_with_path(state.params)
+    by_path: dict[tuple, NamedSharding] = {
+        path: param_sharding(mesh, names, leaf.shape) for (path, leaf), names in zip(paths, axes, strict=True)
+    }
+
+    def place(path: tuple, leaf: Any) -> NamedSharding:
+        for start in range(len(path)):
+            if path[start:] in by_path:
+                return by_path[path[start:]]
+        return replicated(mesh)
+
+    return jax.tree_util.tree_map_with_path(place, state)

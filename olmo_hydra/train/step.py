@@ -1,0 +1,64 @@
+"""The update: a pure function of state and batch, compiled once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from olmo_hydra.data.loader import IGNORED
+from olmo_hydra.optim import metrics as optimizer_metrics
+from olmo_hydra.train.loss import token_losses
+from olmo_hydra.train.state import Program, State
+
+Metrics = dict[str, jax.Array]
+Step = Callable[[State, jax.Array, jax.Array, jax.Array], tuple[State, Metrics]]
+
+
+def make_step(program: Program) -> Step:
+    """The update of a run: `step(state, tokens_ABT, labels_ABT, lr) -> (state, metrics)`.
+
+    A is the number of micro-batches whose gradients are added up, B the instances of one, over all devices. Losses are
+    divided by the targets of the whole global batch, so that the update depends on neither A nor the devices, whatever
+    is masked. `loss` is cross-entropy alone, in nats a target; `z_loss` is already weighted; `grad_norm` is taken
+    before clipping; `param_norm` after the update.
+    """
+    z_weight = program.config.train.z_loss
+
+    def loss_sum(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array, targets: jax.Array) -> Any:
+        logits_BTV = nnx.merge(program.graphdef, params)(tokens_BT)
+        nats, squares = token_losses(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
+        loss, z_loss = nats / targets, z_weight * squares / targets
+        return loss + z_loss, (loss, z_loss)
+
+    def step(state: State, tokens_ABT: jax.Array, labels_ABT: jax.Array, lr: jax.Array) -> tuple[State, Metrics]:
+        targets = jnp.maximum((labels_ABT != IGNORED).sum(), 1).astype(jnp.float32)
+        gradient = jax.grad(loss_sum, has_aux=True)
+
+        def accumulate(total: Any, batch: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, gradient(state.params, *batch, targets)), None
+
+        if tokens_ABT.shape[0] == 1:
+            grads, (loss, z_loss) = gradient(state.params, tokens_ABT[0], labels_ABT[0], targets)
+        else:
+            zeros = jax.tree.map(jnp.zeros_like, (state.params, (targets, targets)))
+            (grads, (loss, z_loss)), _ = jax.lax.scan(accumulate, zeros, (tokens_ABT, labels_ABT))
+
+        grad_norm = optax.tree.norm(grads)
+        updates, opt_state = program.optimizer.update(
+            grads, state.opt_state, state.params, lr=lr, loss=loss, grad_norm=grad_norm
+        )
+        params = optax.apply_updates(state.params, updates)
+        metrics = {
+            "loss": loss,
+            "z_loss": z_loss,
+            "lr": lr,
+            "grad_norm": grad_norm,
+            "param_norm": optax.tree.norm(params),
+            **optimizer_metrics(opt_state),
+        }
+        return State(params, opt_state), metrics
+
+    return step
