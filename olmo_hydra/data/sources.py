@@ -5,7 +5,6 @@ To add one, write a function from a `DomainConfig` to `Document`s in the order o
 """
 
 import ast
-import difflib
 import importlib.metadata
 import inspect
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.suggest import choices, nearest
 
 NOT_INSTALLED = "not installed"
 NOT_UTF8 = "not UTF-8"
@@ -70,12 +70,12 @@ def source(name: str) -> Callable[[Source], Source]:
 def documents(domain: str, cfg: DomainConfig) -> Iterator[Document | LeftOut]:
     """All documents of a domain. Raises RequestError, with the full key, for a source or a setting that is wrong."""
     if cfg.source not in SOURCES:
-        near = difflib.get_close_matches(cfg.source, SOURCES, n=1)
+        near = nearest(cfg.source, SOURCES)
         raise RequestError(
             "is no source of text",
             key=f"data.domains.{domain}.source",
             value=cfg.source,
-            instead=(f"{near[0]}; all: " if near else "") + ", ".join(sorted(SOURCES)),
+            instead=(f"{near}; all: " if near else "") + choices(sorted(SOURCES)),
         )
     try:
         yield from SOURCES[cfg.source](cfg)
@@ -219,7 +219,8 @@ def _newdocs(node: ast.AST) -> Iterator[str]:
     # The last argument of add_newdoc: a text, a pair of attribute and text, or a list of such pairs.
     match node:
         case ast.Constant(str(text)):
-            yield inspect.cleandoc(text)
+            # Python does not show a signature that stands before this mark (`__text_signature__`).
+            yield inspect.cleandoc(text).split(")\n--\n\n", 1)[-1]
         case ast.Tuple([*_, text]):
             yield from _newdocs(text)
         case ast.List(pairs):

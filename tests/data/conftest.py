@@ -1,0 +1,35 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from olmo_hydra.config.data import DataConfig, DomainConfig, Tokenizer
+from olmo_hydra.data.sources import NOT_OURS
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A folder of real text: some packages of the standard library."""
+    folder = tmp_path / "library"
+    for package in ("asyncio", "email", "json"):
+        source = Path(__import__(package).__file__).parent
+        shutil.copytree(source, folder / package, ignore=shutil.ignore_patterns(*NOT_OURS))
+    return folder
+
+
+@pytest.fixture
+def cfg(library: Path) -> DataConfig:
+    """That folder as two domains: `asyncio`, and `formats` for the rest."""
+    return DataConfig(
+        name="library",
+        tokenizer=Tokenizer.bytes,
+        seq_len=64,
+        domains={
+            "asyncio": DomainConfig(source="files", path=str(library / "asyncio"), pattern="*.py"),
+            "formats": DomainConfig(source="files", path=str(library), pattern="[ej]*/**/*.py"),
+        },
+        heldout_fraction=0.2,
+        split_seed=0,
+        min_bytes=100,
+        max_bytes=None,
+    )

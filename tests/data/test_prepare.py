@@ -1,0 +1,208 @@
+import dataclasses
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from olmo_hydra.config.data import DomainConfig
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data import prepare as prepare_module
+from olmo_hydra.data.corpus import Corpus
+from olmo_hydra.data.prepare import prepare
+from olmo_hydra.data.sources import SOURCES, Document
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def split_of(corpus: Corpus, domain: str) -> dict[str, str]:
+    return {entry["name"]: entry["split"] for entry in corpus.manifest["documents"][domain]}
+
+
+def token_documents(path: Path) -> list[bytes]:
+    """The documents of a token file, cut at its ends alone."""
+    tokens = np.fromfile(path, "<u2")
+    ends = np.flatnonzero(tokens == 256)
+    assert ends[-1] == len(tokens) - 1
+    return [part[part != 256].astype(np.uint8).tobytes() for part in np.split(tokens, ends[:-1] + 1)]
+
+
+def test_every_document_is_whole_and_on_one_side(cfg, library, tmp_path):
+    corpus = prepare(cfg, tmp_path / "cache", quiet)
+    sides: dict[str, list[bytes]] = {"train": [], "heldout": []}
+    for split, texts in sides.items():
+        for domain in corpus.domains:
+            texts += token_documents(corpus.folder / split / f"{domain}.bin")
+    big_enough = {path.read_bytes() for path in library.glob("**/*.py") if path.stat().st_size >= cfg.min_bytes}
+    assert set(sides["train"]) | set(sides["heldout"]) == big_enough
+    assert not set(sides["train"]) & set(sides["heldout"])
+    assert 0.05 < len(sides["heldout"]) / len(big_enough) < 0.4
+
+
+def test_manifest_describes_the_files(cfg, library, tmp_path):
+    corpus = prepare(cfg, tmp_path / "cache", quiet)
+    manifest = json.loads((corpus.folder / "manifest.json").read_text())
+    assert manifest["distributions"]["numpy"] == np.__version__
+    for file in manifest["files"]:
+        content = (corpus.folder / file["path"]).read_bytes()
+        assert (file["bytes"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+    for entry in manifest["documents"]["asyncio"]:
+        raw = (library / "asyncio" / entry["name"]).read_bytes()
+        tokens = np.fromfile(corpus.folder / entry["split"] / "asyncio.bin", "<u2")
+        stored = tokens[entry["offset"] : entry["offset"] + entry["tokens"]]
+        assert stored.astype(np.uint8).tobytes() == raw and entry["sha256"] == hashlib.sha256(raw).hexdigest()
+    for domain, summary in manifest["domains"].items():
+        for split in ("train", "heldout"):
+            tokens = np.fromfile(corpus.folder / split / f"{domain}.bin", "<u2")
+            assert summary[split]["tokens"] == len(tokens)
+            assert summary[split]["bytes"] == len(tokens) - summary[split]["documents"]
+
+
+def test_a_document_keeps_its_side(cfg, library, tmp_path):
+    before = prepare(cfg, tmp_path / "a", quiet)
+    gone = next(iter(split_of(before, "asyncio")))
+    (library / "asyncio" / gone).unlink()
+    (library / "asyncio" / "added.py").write_text("# a new document\n" * 20)
+    after = split_of(prepare(cfg, tmp_path / "b", quiet), "asyncio")
+    assert {name: side for name, side in split_of(before, "asyncio").items() if name != gone} == {
+        name: side for name, side in after.items() if name != "added.py"
+    }
+    other_seed = prepare(dataclasses.replace(cfg, split_seed=1), tmp_path / "c", quiet)
+    assert split_of(other_seed, "formats") != split_of(before, "formats")
+
+
+def test_copies_are_one_document(cfg, library, tmp_path):
+    names = sorted(path.name for path in (library / "json").glob("*.py"))
+    for name in names:
+        shutil.copy(library / "json" / name, library / "asyncio" / f"copy_{name}")
+        (library / "email" / f"again_{name}").write_text("\n" + (library / "json" / name).read_text())
+    corpus = prepare(cfg, tmp_path / "cache", quiet)
+    kept = [name for domain in corpus.domains for name in split_of(corpus, domain)]
+    assert {f"copy_{name}" for name in names} <= set(kept)
+    assert not {f"json/{name}" for name in names} & set(kept)
+    assert corpus.manifest["domains"]["formats"]["left_out"]["duplicate"] == 2 * len(names)
+
+
+def test_a_copied_passage_stays_in_its_first_document(cfg, tmp_path, monkeypatch):
+    def collected(_):
+        short = "A short docstring."
+        yield Document("0", short, (short,))  # too short to be a document: it claims nothing
+        for i in range(1, 60):
+            shared, own = f"Returns the square of {i // 2}.", f"Computes number {i}, exactly."
+            yield Document(str(i), "", (short, shared, own) if i == 7 else (shared, own))
+
+    monkeypatch.setitem(SOURCES, "collected", collected)
+    cfg = dataclasses.replace(cfg, domains={"docs": DomainConfig(source="collected")}, min_bytes=25)
+    corpus = prepare(cfg, tmp_path / "cache", quiet)
+    texts = [text.decode() for s in ("train", "heldout") for text in token_documents(corpus.folder / s / "docs.bin")]
+    passages = [passage for text in texts for passage in text.split("\n\n\n")]
+    assert len(passages) == len(set(passages)) == 30 + 59 + 1
+
+
+def test_short_long_and_impossible_documents(cfg, library, tmp_path, monkeypatch):
+    def odd(_):
+        yield Document("short", "x" * 99)
+        yield Document("surrogate", "y" * 200 + "\ud800")
+        for i in range(40):
+            yield Document(f"long{i}", f"{i:02}" + "\u20ac" * 100)
+
+    monkeypatch.setitem(SOURCES, "odd", odd)
+    cfg = dataclasses.replace(cfg, domains={"odd": DomainConfig(source="odd")}, max_bytes=100)
+    corpus = prepare(cfg, tmp_path / "cache", quiet)
+    assert corpus.manifest["domains"]["odd"]["left_out"] == {"too short": 1, "not UTF-8": 1}
+    texts = token_documents(corpus.folder / "train" / "odd.bin")
+    assert {text.decode()[2:] for text in texts} == {"\u20ac" * 32}  # 2 + 32 * 3 = 98 bytes; a 33rd would be torn
+
+
+def test_prepared_once(cfg, library, tmp_path):
+    lines: list[str] = []
+    first = prepare(cfg, tmp_path / "cache", lines.append)
+    assert any("asyncio" in line and "held out" in line for line in lines)
+    shutil.rmtree(library)
+    lines.clear()
+    again = prepare(dataclasses.replace(cfg, seq_len=128), tmp_path / "cache", lines.append)
+    assert (again.folder, again.fingerprint, lines) == (first.folder, first.fingerprint, [])
+    with pytest.raises(RequestError, match="no folder"):
+        prepare(dataclasses.replace(cfg, min_bytes=150), tmp_path / "cache", quiet)
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == {first.folder.name, ".lock"}
+
+
+def test_absent_packages_are_told_and_recorded(cfg, tmp_path):
+    domains = {"docs": DomainConfig(source="docstrings", packages=["optax", "no-such-distribution"])}
+    lines: list[str] = []
+    corpus = prepare(dataclasses.replace(cfg, domains=domains), tmp_path, lines.append)
+    assert corpus.manifest["domains"]["docs"]["absent"] == ["no-such-distribution"]
+    assert sum("no-such-distribution" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "problem"),
+    [
+        ({"heldout_fraction": 1e-9}, "data.domains.asyncio", "heldout"),
+        ({"heldout_fraction": 1 - 1e-9}, "data.domains.asyncio", "train"),
+        ({"min_bytes": 10**9}, "data.domains.asyncio", r"\(0 documents in all\)"),
+        ({"name": "a/b"}, "data.name", "names files"),
+        ({"domains": {"../up": DomainConfig(source="stdlib")}}, "data.domains", "names files"),
+    ],
+)
+def test_wrong_requests(cfg, tmp_path, change, key, problem):
+    with pytest.raises(RequestError, match=problem) as caught:
+        prepare(dataclasses.replace(cfg, **change), tmp_path / "cache", quiet)
+    assert caught.value.key == key
+    assert not list((tmp_path / "cache").glob("*-*")), "nothing half-made stays"
+
+
+def test_an_unwritable_cache(cfg, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RequestError) as caught:
+        prepare(cfg, tmp_path / "file" / "cache", quiet)
+    assert caught.value.key == "run.root" and str(tmp_path / "file") in str(caught.value)
+
+
+SCRIPT = """
+import os, pickle, signal, sys
+from pathlib import Path
+from olmo_hydra.data.prepare import prepare
+cfg = pickle.loads(bytes.fromhex(sys.argv[1]))
+left = [int(sys.argv[3])]
+def report(line):
+    print(line, flush=True)
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+print(prepare(cfg, Path(sys.argv[2]), report).fingerprint)
+"""
+
+
+def start(cfg, cache, kill_at_line=0):
+    command = [sys.executable, "-c", SCRIPT, pickle.dumps(cfg).hex(), str(cache), str(kill_at_line)]
+    environment = os.environ | {"PYTHONPATH": str(Path(prepare_module.__file__).parents[2])}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+def test_killed_while_preparing(cfg, tmp_path, line):
+    killed = start(cfg, tmp_path / "cache", kill_at_line=line)
+    assert killed.wait() == -signal.SIGKILL
+    assert [path.suffix for path in (tmp_path / "cache").glob("library-*")] == ([".partial"] if line > 1 else [])
+    corpus = prepare(cfg, tmp_path / "cache", quiet)
+    corpus.verify()
+    assert corpus.fingerprint == prepare(cfg, tmp_path / "elsewhere", quiet).fingerprint
+    assert not list((tmp_path / "cache").glob("*.partial"))
+
+
+def test_two_processes_at_once(cfg, tmp_path):
+    processes = [start(cfg, tmp_path / "cache") for _ in range(2)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    expected = prepare(cfg, tmp_path / "elsewhere", quiet).fingerprint
+    assert [output.splitlines()[-1] for output in outputs] == [expected] * 2
+    assert sum("prepared in" in output for output in outputs) == 1
