@@ -1,0 +1,1 @@
+"""Pages from run directories. Reads nothing else, and never imports JAX."""

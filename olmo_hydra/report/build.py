@@ -1,0 +1,46 @@
+"""The page of one run: `write_report`."""
+
+from pathlib import Path
+
+from olmo_hydra.report import origin, sections
+from olmo_hydra.report.content import Page
+from olmo_hydra.report.evidence import Evidence
+from olmo_hydra.report.html import render
+from olmo_hydra.report.verdict import key_numbers, verdict
+from olmo_hydra.tracking.files import replace
+from olmo_hydra.tracking.run_dir import RunDir
+
+
+def write_report(run_dir: RunDir) -> Path:
+    """Writes `report.html`, one page that needs no network, from what the run directory holds now.
+
+    Works on an unfinished run, on one with parts missing, and after a kill. Returns the page's path.
+
+    Raises:
+      RequestError: The folder is not a run directory, or one of its files is damaged.
+    """
+    replace(run_dir.report, render(page(Evidence(run_dir))).encode())
+    return run_dir.report
+
+
+def page(run: Evidence) -> Page:
+    """The content of a run's report, in reading order."""
+    parts = [
+        sections.learning(run),
+        sections.samples(run),
+        sections.what_ran(run),
+        sections.text_used(run),
+        sections.dynamics(run),
+        sections.speed(run),
+        sections.timeline(run),
+        origin.again(run),
+        origin.provenance(run, sections.config_file(run)),
+    ]
+    return Page(
+        title=run.name,
+        state=run.state,
+        finished=run.finished,
+        verdict=verdict(run),
+        key_numbers=key_numbers(run),
+        sections=[part for part in parts if part is not None],
+    )

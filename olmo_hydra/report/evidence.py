@@ -1,0 +1,90 @@
+"""What one run directory says, read once."""
+
+import json
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.run_dir import RunDir
+
+Row = dict[str, Any]
+
+# Events after which nothing follows until the next start.
+ENDS = {
+    "finished": "Finished",
+    "paused": "Paused",
+    "interrupted": "Interrupted",
+    "preempted": "Preempted",
+    "failed": "Failed",
+}
+
+
+class Evidence:
+    """The parts of a run, each empty or None where the directory does not have it (yet).
+
+    Raises:
+      RequestError: The folder holds no frozen config, so it is not a run; or a file is damaged.
+    """
+
+    def __init__(self, run_dir: RunDir):
+        if not run_dir.config.exists():
+            raise RequestError(
+                f"is not a run directory: it has no {run_dir.config.name}", key="RUN", value=run_dir.path
+            )
+        self.name = run_dir.path.name
+        self.config_text = run_dir.config.read_text()
+        self.config: Row = OmegaConf.to_container(OmegaConf.load(run_dir.config), resolve=True)  # type: ignore[assignment]
+        self.overrides: list[str] = []
+        if run_dir.overrides.exists():
+            self.overrides = list(OmegaConf.load(run_dir.overrides))  # type: ignore[arg-type]
+        self.starts: list[Row] = []
+        if run_dir.provenance.exists():
+            self.starts = json.loads(run_dir.provenance.read_text())["starts"]
+        self.metrics = run_dir.rows("metrics")
+        self.throughput = run_dir.rows("throughput")
+        self.events = run_dir.rows("events")
+        evals = run_dir.rows("evals")
+        self.heldout = [row for row in evals if row["suite"] == "heldout"]
+        self.baselines = {row["suite"]: row for row in evals if row["suite"].startswith("baseline_")}
+        self.samples = [sample for row in evals if row["suite"] == "samples" for sample in row["samples"]]
+        self._writer = run_dir.writer()
+
+    @property
+    def steps(self) -> int:
+        """Updates the run is to make."""
+        return self.config["train"]["steps"]
+
+    @property
+    def done(self) -> int:
+        """Updates made, as far as rows tell."""
+        return max([row["step"] for row in (*self.metrics[-1:], *self.heldout[-1:])], default=0)
+
+    @property
+    def tokens_per_update(self) -> int:
+        """Tokens of a global batch."""
+        return self.config["train"]["global_batch"] * self.config["data"]["seq_len"]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last update was made."""
+        return any(event["event"] == "finished" for event in self.events)
+
+    @property
+    def state(self) -> str:
+        """One or two words: finished, paused, running, killed, ..."""
+        if self.finished:
+            return ENDS["finished"]
+        kinds = [event["event"] for event in self.events if event["event"] in (*ENDS, "started", "resumed")]
+        if not kinds:
+            return "Not started"
+        if kinds[-1] in ENDS:
+            return ENDS[kinds[-1]]
+        return "Running" if self._writer else "Killed"
+
+    @property
+    def skipped(self) -> list[int]:
+        """Steps whose update the optimizer skipped."""
+        rows = [row["step"] for row in self.metrics if row.get("skipped")]
+        events = [event["step"] for event in self.events if event["event"] == "skipped"]
+        return sorted({*rows, *events})

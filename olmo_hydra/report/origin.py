@@ -1,0 +1,78 @@
+"""Where the numbers come from, and the commands that make them again."""
+
+import shlex
+
+from olmo_hydra.report.content import Block, Code, Facts, Prose, Section
+from olmo_hydra.report.evidence import Evidence, Row
+from olmo_hydra.report.text import moment
+
+# What of a start may differ from the first without being seen in a row.
+COMPARED = ("git", "packages", "python", "host", "devices", "environment", "operations", "data")
+
+
+def again(run: Evidence) -> Section:
+    """The command that continues an unfinished run, or repeats a finished one."""
+    typed = (
+        [text for text in run.overrides if not text.lstrip("+").startswith("run.tag=")]
+        if run.finished
+        else run.overrides
+    )
+    command = " ".join(["python train.py", *map(_quote, typed), *(["run.tag=again"] if run.finished else [])])
+    if run.finished:
+        lead = (
+            "The run is finished: its own command says so and does nothing. With a tag, the same config makes another "
+            "run, whose rows are the same bytes on the same machine."
+        )
+    else:
+        lead = "The same command as at the start continues the run from its last checkpoint."
+    lines = [command]
+    if run.starts:
+        first = run.starts[0]
+        if first["git"] is not None:
+            remark = "  # and the changes below" if first["git"]["dirty"] else ""
+            lines.insert(0, f"git checkout {first['git']['commit']}{remark}")
+        lines.insert(0, f"cd {shlex.quote(first['folder'])}")
+    title = "To repeat it" if run.finished else "To continue it"
+    return Section("again", title, [Prose(lead), Code("Command", "\n".join(lines))])
+
+
+def provenance(run: Evidence, config: Code) -> Section:
+    """Code, packages, machine and data of the last start; what changed between starts; the whole config."""
+    blocks: list[Block] = []
+    if run.starts:
+        start = run.starts[-1]
+        blocks += [Facts("Code", _code(start)), Facts("Machine", _machine(start))]
+        packages = [("Python", start["python"]), *start["packages"].items()]
+        blocks.append(Facts("Packages", packages))
+        blocks.append(Facts("Data", [("name", start["data"]["name"]), ("fingerprint", start["data"]["fingerprint"])]))
+        if len(run.starts) > 1:
+            times = ", ".join(moment(one["time"]) for one in run.starts)
+            changed = sorted({key for one in run.starts[1:] for key in COMPARED if one[key] != run.starts[0][key]})
+            remark = (
+                f"not the same in all of them: {', '.join(changed)}" if changed else "all on the same code and machine"
+            )
+            blocks.append(Prose(f"{len(run.starts)} starts ({times}), {remark}."))
+        if start["git"] is not None and start["git"]["diff"]:
+            blocks.append(Code("Changes to the code since the commit", start["git"]["diff"], folded=True))
+    return Section("provenance", "Where it comes from", [*blocks, config])
+
+
+def _quote(word: str) -> str:
+    """A word for the shell, in double quotes where it holds single ones, as overrides often do."""
+    if "'" in word and not set(word) & set('"$`\\!'):
+        return f'"{word}"'
+    return shlex.quote(word)
+
+
+def _code(start: Row) -> list[tuple[str, str]]:
+    git = start["git"]
+    if git is None:
+        return [("olmo_hydra", start["olmo_hydra"]), ("git", "not a checkout")]
+    state = f"changed, diff sha256 {git['diff_sha256'][:16]}" if git["dirty"] else "no changes"
+    return [("olmo_hydra", start["olmo_hydra"]), ("commit", git["commit"]), ("working tree", state)]
+
+
+def _machine(start: Row) -> list[tuple[str, str]]:
+    devices = ", ".join(f"{key} {value}" for key, value in start["devices"].items())
+    facts = [("host", start["host"]), ("system", start["os"]), ("CPUs", str(start["cpus"])), ("devices", devices)]
+    return facts + list(start["environment"].items())

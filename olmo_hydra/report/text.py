@@ -1,0 +1,43 @@
+"""Numbers and times as people read them."""
+
+from datetime import datetime
+
+
+def count(number: float | None) -> str:
+    """An exact count with thousands separated."""
+    return "unknown" if number is None else f"{number:,.0f}"
+
+
+def short(number: float) -> str:
+    """Three digits and a unit: 950, 12.3k, 0.92M, 7.3B."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= 0.9 * size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in decimal units."""
+    for unit, base in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= base:
+            return f"{n_bytes / base:.3g} {unit}"
+    return f"{n_bytes:.0f} bytes"
+
+
+def bits(value: float | None) -> str:
+    """Bits per byte."""
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def moment(iso: str) -> str:
+    """An ISO 8601 time as date and time of day, in UTC."""
+    return datetime.fromisoformat(iso).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(first: str, last: str) -> str:
+    """Time between two ISO 8601 times."""
+    seconds = round((datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds())
+    for unit, length, lower, lower_length in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= length:
+            return f"{seconds // length} {unit} {seconds % length // lower_length} {lower}"
+    return f"{seconds} s"

@@ -1,0 +1,77 @@
+"""The page's first words: what a run has shown, said without more certainty than its held-out text gives."""
+
+from statistics import median
+
+from olmo_hydra.report.evidence import Evidence, Row
+from olmo_hydra.report.text import bits, count, duration, short
+
+BASELINES = {"baseline_trigram": "trigram", "baseline_unigram": "unigram"}
+
+
+def verdict(run: Evidence) -> str:
+    """One to three sentences: held-out bits per byte at the start and now, beside the baselines on the same text."""
+    if run.done == 0 and not run.heldout:
+        return f"No update has been made yet, of {count(run.steps)}."
+    made = f"{count(run.done)} updates" if run.finished else f"{count(run.done)} of {count(run.steps)} updates"
+    if not run.heldout:
+        return (
+            f"After {made} nothing has been evaluated on held-out text, so nothing can be said about what was learned."
+        )
+    first, last = run.heldout[0], run.heldout[-1]
+    where = f" at step {count(last['step'])}" if last["step"] != run.done else ""
+    text = f"After {made} ({short(run.done * run.tokens_per_update)} tokens), "
+    if last is first:
+        text += f"held-out bits per byte stand at {bits(last['bits_per_byte'])}{where}; there is one evaluation so far."
+    elif last["bits_per_byte"] is None or first["bits_per_byte"] is None:
+        text += "held-out bits per byte are not finite: the model does not assign a probability to all of the text."
+    else:
+        fell = "fell" if last["bits_per_byte"] < first["bits_per_byte"] else "did not fall: they went"
+        ends = f"from {bits(first['bits_per_byte'])} to {bits(last['bits_per_byte'])}{where}"
+        text += f"held-out bits per byte {fell} {ends}."
+    return text + _against_baselines(run, last)
+
+
+def _against_baselines(run: Evidence, last: Row) -> str:
+    if last["bits_per_byte"] is None:
+        return ""
+    levels = {
+        label: run.baselines[suite]["bits_per_byte"] for suite, label in BASELINES.items() if suite in run.baselines
+    }
+    beaten = [f"{label} ({bits(level)})" for label, level in levels.items() if last["bits_per_byte"] < level]
+    ahead = [f"{label} ({bits(level)})" for label, level in levels.items() if last["bits_per_byte"] >= level]
+    text = (
+        f" On the same text that is better than the {' and the '.join(beaten)} model{'s' if len(beaten) > 1 else ''}."
+        if beaten
+        else ""
+    )
+    if ahead:
+        text += f" It has not beaten the {' or the '.join(ahead)} model{'' if beaten else ' on the same text'}."
+    return text
+
+
+def key_numbers(run: Evidence) -> list[tuple[str, str, str]]:
+    """Label, value and remark of the numbers a reader looks for first."""
+    numbers = [("Updates", count(run.done), f"of {count(run.steps)}")]
+    if run.heldout:
+        trigram = run.baselines["baseline_trigram"]["bits_per_byte"] if "baseline_trigram" in run.baselines else None
+        remark = "bits per byte" + (f"; trigram {bits(trigram)}" if trigram is not None else "")
+        numbers.append(("Held-out", bits(run.heldout[-1]["bits_per_byte"]), remark))
+    losses = [row["loss"] for row in run.metrics[-20:] if row["loss"] is not None]
+    if losses:
+        numbers.append(
+            ("Training loss", f"{sum(losses) / len(losses):.3f}", f"nats per token, last {len(losses)} rows")
+        )
+    if run.throughput:
+        speed = median(row["tokens_per_second"] for row in run.throughput)
+        utilisation = [row["mfu"] for row in run.throughput if row["mfu"] is not None]
+        remark = f"MFU {median(utilisation):.1%}" if utilisation else "MFU: peak unknown"
+        numbers.append(("Tokens per second", short(speed), f"median; {remark}"))
+    if len(run.events) > 1:
+        numbers.append(
+            (
+                "Duration",
+                duration(run.events[0]["time"], run.events[-1]["time"]),
+                "first to last event, pauses included",
+            )
+        )
+    return numbers

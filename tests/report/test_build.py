@@ -1,0 +1,177 @@
+"""The content of a page: what it claims, and what it does with runs that are not whole."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.report.build import page, write_report
+from olmo_hydra.report.content import Chart, Code, Facts, Table
+from olmo_hydra.report.evidence import Evidence
+from olmo_hydra.tracking.record import Record
+from olmo_hydra.tracking.run_dir import RunDir
+from tests.report.synthetic import HOSTILE, OVERRIDES, SKIPPED, config, evaluation, finished_run, training
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return finished_run(tmp_path_factory.mktemp("runs") / "nano-0123abcd")
+
+
+@pytest.fixture
+def bare(tmp_path):
+    run_dir = RunDir(tmp_path / "nano-0123abcd")
+    config(run_dir)
+    return run_dir
+
+
+def content(run_dir):
+    return page(Evidence(run_dir))
+
+
+def blocks(run_dir, section, kind):
+    (found,) = [one for one in content(run_dir).sections if one.id == section]
+    return [block for block in found.blocks if isinstance(block, kind)]
+
+
+def test_verdict_of_a_finished_run(whole):
+    shown = content(whole)
+    assert (shown.title, shown.state) == ("nano-0123abcd", "Finished")
+    assert shown.verdict == (
+        "After 400 updates (1.64M tokens), held-out bits per byte fell from 8.600 to 2.042."
+        " On the same text that is better than the trigram (3.117) and the unigram (4.945) models."
+    )
+    assert {label: value for label, value, _ in shown.key_numbers}["Duration"] == "14 min 0 s"
+
+
+def test_the_final_table_has_every_domain_and_the_mean(whole):
+    (table,) = blocks(whole, "learning", Table)
+    assert table.columns == ["domain", "step 400", "std. error", "trigram", "unigram", "step 0", "documents", "text"]
+    assert table.rows[1] == ["docstrings", "2.090", "± 0.023", "3.190", "5.060", "8.800", "41", "65.5 kB"]
+    assert table.rows[-1] == ["mean over domains", "2.042", "", "3.117", "4.945", "8.600", "166", "262 kB"]
+
+
+def test_curves_are_the_rows(whole):
+    charts = {chart.id: chart for chart in content(whole).charts()}
+    heldout = charts["heldout"].series
+    assert [len(series.x) for series in heldout] == [5, 5, 5, 5, 5, 2, 2]
+    assert heldout[0].y == [row["bits_per_byte"] for row in whole.rows("evals") if row["suite"] == "heldout"]
+    loss = charts["loss"].series
+    assert loss[0].y == [row["loss"] for row in whole.rows("metrics")]
+    assert loss[2].x == list(SKIPPED)
+    assert charts["grad_norm"].series[0].y[199] is None
+    assert "mfu" not in charts
+
+
+def test_what_ran_counts_the_parameters(whole):
+    model, training_facts = blocks(whole, "config", Facts)
+    assert dict(model.items)["parameters"] == "0.922M (921,728)"
+    assert dict(training_facts.items)["peak learning rate"] == "0.004"
+    assert dict(training_facts.items)["global batch"] == "16 x 256 = 4,096 tokens"
+
+
+def test_the_command_repeats_a_finished_run_under_a_tag(whole):
+    (command,) = blocks(whole, "again", Code)
+    change_folder, checkout, again = command.text.splitlines()
+    assert change_folder == "cd '/home/me/my olmo'"
+    assert checkout.startswith("git checkout 5e53fd6") and checkout.endswith("# and the changes below")
+    words = subprocess.run(["sh", "-c", f"printf '%s\\n' {again}"], capture_output=True, text=True, check=True).stdout
+    assert words.splitlines() == ["python", "train.py", *OVERRIDES, "run.tag=again"]
+
+
+def test_a_run_that_has_only_its_config_has_a_page(bare):
+    shown = content(bare)
+    assert (shown.state, shown.verdict) == ("Not started", "No update has been made yet, of 400.")
+    assert shown.charts() == []
+    assert "<title>nano-0123abcd: not started</title>" in write_report(bare).read_text()
+
+
+def test_without_held_out_text_nothing_is_claimed(bare):
+    record = Record(bare)
+    record.event("started")
+    training(record, range(1, 51), mfu=0.41)
+    shown = content(bare)
+    assert shown.state == "Killed"
+    assert "nothing can be said" in shown.verdict and "50 of 400" in shown.verdict
+    assert {"loss", "mfu"} <= {chart.id for chart in shown.charts()}
+    with bare.lock():
+        assert content(bare).state == "Running"
+
+
+@pytest.mark.parametrize(
+    ("levels", "trigram", "claim"),
+    [
+        ((8.0, 3.5), 2.9, "fell from 8.600 to 3.763 at step 100. On the same text that is better than the unigram (4.945) "
+                          "model. It has not beaten the trigram (3.117) model."),
+        ((8.0, 9.0), 2.9, "did not fall: they went from 8.600 to 9.675 at step 100. It has not beaten the trigram (3.117) "
+                          "or the unigram (4.945) model on the same text."),
+        ((8.0, float("nan")), 2.9, "are not finite"),
+        ((8.0,), None, "stand at 8.600 at step 0; there is one evaluation so far."),
+    ],
+)  # fmt: skip
+def test_the_verdict_claims_no_more_than_the_numbers(bare, levels, trigram, claim):
+    record = Record(bare)
+    record.event("started")
+    for i, level in enumerate(levels):
+        record.evaluation(evaluation(100 * i, "heldout", level))
+    if trigram is not None:
+        record.evaluation(evaluation(0, "baseline_trigram", trigram))
+        record.evaluation(evaluation(0, "baseline_unigram", 4.6))
+    training(record, range(1, 151), None)
+    assert claim in content(bare).verdict
+    write_report(bare)
+
+
+def test_a_torn_line_is_left_out_and_damage_is_an_error(whole, tmp_path):
+    run_dir = finished_run(tmp_path / "torn")
+    with run_dir.metrics.open("ab") as file:
+        file.write(b'{"step": 401, "lo')
+    assert content(run_dir).verdict == content(whole).verdict
+    run_dir.metrics.write_bytes(b"damage\n" + run_dir.metrics.read_bytes())
+    with pytest.raises(RequestError, match=r"metrics\.jsonl:1"):
+        write_report(run_dir)
+
+
+def test_a_folder_without_a_config_is_no_run(tmp_path):
+    with pytest.raises(RequestError, match="is not a run directory"):
+        write_report(RunDir(tmp_path))
+
+
+def test_many_events_of_a_kind_are_folded(bare):
+    record = Record(bare)
+    record.event("started")
+    for step in range(1, 101):
+        record.event("checkpoint", step=step)
+    (table,) = blocks(bare, "events", Table)
+    assert [row[1:3] for row in table.rows] == [
+        ["started", ""],
+        ["checkpoint", "1"],
+        ["… 98 more", ""],
+        ["checkpoint", "100"],
+    ]
+
+
+def test_text_from_the_model_and_names_from_the_config_are_escaped(whole):
+    html = write_report(whole).read_text()
+    assert HOSTILE not in html
+    assert "&lt;/pre&gt;&lt;script&gt;document.title = &#39;broken&#39;&lt;/script&gt; &amp; &lt;b&gt;" in html
+    data = re.search(r'<script type="application/json" id="figures">(.*?)</script>', html).group(1)
+    assert set(json.loads(data)) == {chart.id for chart in content(whole).charts()}
+
+
+def test_domain_names_cannot_end_the_script(bare):
+    row = evaluation(0, "heldout", 8.0)
+    row["domains"] = {"</script><b>": row["domains"]["stdlib"]}
+    Record(bare).evaluation(row)
+    html = write_report(bare).read_text()
+    assert "</script><b>" not in html and isinstance(content(bare).charts()[0], Chart)
+
+
+def test_reports_need_neither_jax_nor_wandb():
+    code = (
+        "import sys, olmo_hydra.report.build, olmo_hydra.tracking.tracker; print({'jax', 'wandb'} & set(sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
