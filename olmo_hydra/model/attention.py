@@ -50,9 +50,9 @@ class SelfAttention(nnx.Module):
     by itself with one gain for all of them; both before the rotation.
     """
 
-    def __init__(self, cfg: ModelConfig, *, window: int | None, rngs: nnx.Rngs):
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs):
         assert cfg.n_heads is not None and cfg.n_kv_heads is not None
-        self.head_dim, self.window = cfg.head_dim, window
+        self.head_dim = cfg.head_dim
         q_width, kv_width = cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim
         self.q = Linear(cfg, (cfg.d_model, q_width), ("embed", "heads"), rngs=rngs)
         self.k = Linear(cfg, (cfg.d_model, kv_width), ("embed", "kv_heads"), rngs=rngs)
@@ -66,7 +66,7 @@ class SelfAttention(nnx.Module):
             self.q_norm = norm.build(cfg, cfg.head_dim, "head_dim")
             self.k_norm = norm.build(cfg, cfg.head_dim, "head_dim")
 
-    def __call__(self, x_BTD: jax.Array, rope: Rope) -> jax.Array:
+    def __call__(self, x_BTD: jax.Array, rope: Rope, window: int | None) -> jax.Array:
         with jax.named_scope("attention"):
             q, k = self.q(x_BTD), self.k(x_BTD)
             if self.qk_norm is QKNorm.projection:
@@ -75,7 +75,7 @@ class SelfAttention(nnx.Module):
             if self.qk_norm is QKNorm.head:
                 q_BTHD, k_BSKD = self.q_norm(q_BTHD), self.k_norm(k_BSKD)
             q_BTHD, k_BSKD = rotate(q_BTHD, rope), rotate(k_BSKD, rope)
-            y_BTHD = attention(q_BTHD, k_BSKD, v_BSKD, window=self.window, scale=self.head_dim**-0.5)
+            y_BTHD = attention(q_BTHD, k_BSKD, v_BSKD, window=window, scale=self.head_dim**-0.5)
             return self.out(y_BTHD.reshape(*x_BTD.shape[:-1], -1))
 
     def _heads(self, x: jax.Array) -> jax.Array:

@@ -3,7 +3,7 @@
 import jax
 from flax import nnx
 
-from olmo_hydra.config.model import Attention, BlockNorm, ModelConfig
+from olmo_hydra.config.model import BlockNorm, ModelConfig
 from olmo_hydra.model import norm
 from olmo_hydra.model.attention import SelfAttention
 from olmo_hydra.model.mlp import SwiGLU
@@ -11,22 +11,21 @@ from olmo_hydra.model.rope import Rope
 
 
 class Block(nnx.Module):
-    """A layer that attends as `kind` says, with norms placed as `cfg.block_norm` says.
+    """A layer with its norms placed as `cfg.block_norm` says.
 
     `reordered` (Olmo 2 and 3, arXiv 2501.00656) normalises what a sublayer adds to the residual, `pre` what it reads.
     """
 
-    def __init__(self, cfg: ModelConfig, kind: Attention, *, rngs: nnx.Rngs):
-        window = cfg.window if kind is Attention.sliding else None
-        self.attention = SelfAttention(cfg, window=window, rngs=rngs)
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs):
+        self.attention = SelfAttention(cfg, rngs=rngs)
         self.attention_norm = norm.build(cfg, cfg.d_model, "embed")
         self.mlp = SwiGLU(cfg, rngs=rngs)
         self.mlp_norm = norm.build(cfg, cfg.d_model, "embed")
         self.block_norm = cfg.block_norm
 
-    def __call__(self, x_BTD: jax.Array, rope: Rope) -> jax.Array:
+    def __call__(self, x_BTD: jax.Array, rope: Rope, window: int | None) -> jax.Array:
         if self.block_norm is BlockNorm.reordered:
-            h_BTD = x_BTD + self.attention_norm(self.attention(x_BTD, rope))
+            h_BTD = x_BTD + self.attention_norm(self.attention(x_BTD, rope, window))
             return h_BTD + self.mlp_norm(self.mlp(h_BTD))
-        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope)
+        h_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), rope, window)
         return h_BTD + self.mlp(self.mlp_norm(h_BTD))

@@ -1,6 +1,5 @@
 """The whole decoder: input table, layers, final norm, head."""
 
-from functools import reduce
 from typing import Any
 
 import jax
@@ -34,8 +33,8 @@ class Decoder(nnx.Module):
 
     def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat):
         self.embedding = Embedding(cfg, rngs=rngs)
-        periods = cfg.n_layers // len(cfg.window_pattern)
-        self.blocks = nnx.List([stacked(cfg, kind, periods, rngs) for kind in cfg.window_pattern])
+        self.blocks = stacked_blocks(cfg, rngs=rngs)
+        self.windows = tuple(cfg.window if kind is Attention.sliding else None for kind in cfg.window_pattern)
         self.final_norm = norm.build(cfg, cfg.d_model, "embed")
         shape, axes = (cfg.d_model, cfg.padded_vocab), ("embed", "vocab")
         self.head = Linear(cfg, shape, axes, rngs=rngs, out_dtype="float32")
@@ -54,15 +53,18 @@ class Decoder(nnx.Module):
     def _layers(self, x_BTD: jax.Array) -> jax.Array:
         rotation = rope.tables(x_BTD.shape[1], self.head_dim, self.rope_theta)
 
-        def layer(x_BTD: jax.Array, block: Block) -> jax.Array:
-            return block(x_BTD, rotation)
+        def layer(x_BTD: jax.Array, block: Block, window: int | None) -> jax.Array:
+            return block(x_BTD, rotation, window)
 
         if self.remat is Remat.full:
             # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
-            layer = jax.checkpoint(layer, prevent_cse=self.layer_loop is LayerLoop.unrolled)
+            prevent_cse = self.layer_loop is LayerLoop.unrolled
+            layer = jax.checkpoint(layer, prevent_cse=prevent_cse, static_argnums=2)
 
         def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
-            return reduce(layer, blocks, x_BTD), None
+            for block, window in zip(blocks, self.windows, strict=True):
+                x_BTD = layer(x_BTD, block, window)
+            return x_BTD, None
 
         if self.layer_loop is LayerLoop.scan:
             return jax.lax.scan(period, x_BTD, self.blocks)[0]
@@ -71,12 +73,17 @@ class Decoder(nnx.Module):
         return x_BTD
 
 
-def stacked(cfg: ModelConfig, kind: Attention, layers: int, rngs: nnx.Rngs) -> Block:
-    """Differently drawn layers of one kind as one module, whose parameters have a leading axis named `layers`."""
-    block = jax.vmap(lambda key: Block(cfg, kind, rngs=nnx.Rngs(key)))(jax.random.split(rngs.params(), layers))
-    for param in jax.tree.leaves(block, is_leaf=lambda x: isinstance(x, nnx.Param)):
+def stacked_blocks(cfg: ModelConfig, *, rngs: nnx.Rngs) -> nnx.List[Block]:
+    """A block for each position of the window pattern, with the layers at that position stacked.
+
+    Layers are drawn in their order in the model and dealt out afterwards, so that two patterns start from the same
+    values, and one drawing is compiled whatever the length of the pattern.
+    """
+    layers = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(jax.random.split(rngs.params(), cfg.n_layers))
+    for param in jax.tree.leaves(layers, is_leaf=lambda x: isinstance(x, nnx.Param)):
         param.set_metadata(axes=("layers", *param.get_metadata()["axes"]))
-    return block
+    period = len(cfg.window_pattern)
+    return nnx.List([jax.tree.map(lambda leaf, i=i: leaf[i::period], layers) for i in range(period)])
 
 
 def unstacked(blocks: Tree) -> list[Tree]:

@@ -1,0 +1,69 @@
+"""The decoder written a second time, from the papers, one layer and one head at a time, in numpy float64."""
+
+import numpy as np
+
+from olmo_hydra.config.model import Attention, BlockNorm, ModelConfig, QKNorm
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+
+
+def rotate(x_TD, theta):
+    T, D = x_TD.shape
+    out = np.empty_like(x_TD)
+    for i in range(D // 2):
+        angle = np.arange(T) * theta ** (-2 * i / D)
+        pair = x_TD[:, i] + 1j * x_TD[:, i + D // 2]
+        turned = pair * np.exp(1j * angle)
+        out[:, i], out[:, i + D // 2] = turned.real, turned.imag
+    return out
+
+
+def attend(q_TD, k_TD, v_TD, window):
+    out = np.empty_like(v_TD)
+    for i in range(len(q_TD)):
+        first = 0 if window is None else max(0, i - window + 1)
+        logits = k_TD[first : i + 1] @ q_TD[i] / np.sqrt(q_TD.shape[1])
+        weights = np.exp(logits - logits.max())
+        out[i] = weights / weights.sum() @ v_TD[first : i + 1]
+    return out
+
+
+def forward(cfg: ModelConfig, params: dict[str, np.ndarray], tokens_T: np.ndarray) -> np.ndarray:
+    """logits_TV of one sequence."""
+    params = {name: np.asarray(value, np.float64) for name, value in params.items()}
+    x = params["embedding.weight"][tokens_T]
+    period = len(cfg.window_pattern)
+    for layer in range(cfg.n_layers):
+        prefix = f"blocks.{layer % period}."
+        p = {name.removeprefix(prefix): v[layer // period] for name, v in params.items() if name.startswith(prefix)}
+        window = cfg.window if cfg.window_pattern[layer % period] is Attention.sliding else None
+
+        def attention(x, p=p, window=window):
+            q, k, v = (x @ p[f"attention.{name}.weight"] for name in "qkv")
+            if cfg.qk_norm is QKNorm.projection:
+                q = rms_norm(q, p["attention.q_norm.weight"], cfg.norm_eps)
+                k = rms_norm(k, p["attention.k_norm.weight"], cfg.norm_eps)
+            heads = []
+            for head in range(cfg.n_heads):
+                kv_head = head * cfg.n_kv_heads // cfg.n_heads
+                cut, kv_cut = (slice(h * cfg.head_dim, (h + 1) * cfg.head_dim) for h in (head, kv_head))
+                q_h, k_h = q[:, cut], k[:, kv_cut]
+                if cfg.qk_norm is QKNorm.head:
+                    q_h = rms_norm(q_h, p["attention.q_norm.weight"], cfg.norm_eps)
+                    k_h = rms_norm(k_h, p["attention.k_norm.weight"], cfg.norm_eps)
+                q_h, k_h = rotate(q_h, cfg.rope_theta), rotate(k_h, cfg.rope_theta)
+                heads.append(attend(q_h, k_h, v[:, kv_cut], window))
+            return np.concatenate(heads, -1) @ p["attention.out.weight"]
+
+        def mlp(x, p=p):
+            gate = x @ p["mlp.gate.weight"]
+            return (gate / (1 + np.exp(-gate)) * (x @ p["mlp.up.weight"])) @ p["mlp.down.weight"]
+
+        for sublayer, name in ((attention, "attention_norm.weight"), (mlp, "mlp_norm.weight")):
+            if cfg.block_norm is BlockNorm.reordered:
+                x = x + rms_norm(sublayer(x), p[name], cfg.norm_eps)
+            else:
+                x = x + sublayer(rms_norm(x, p[name], cfg.norm_eps))
+    return rms_norm(x, params["final_norm.weight"], cfg.norm_eps) @ params["head.weight"]

@@ -1,0 +1,73 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from olmo_hydra.config.model import QKNorm
+from olmo_hydra.model import rope
+from olmo_hydra.model.attention import SelfAttention, attention, visible
+from tests.model.reference import attend
+
+
+def test_visible_counts_the_query_itself():
+    expected = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    np.testing.assert_array_equal(visible(4, window=2), np.array(expected, bool))
+    np.testing.assert_array_equal(visible(4, window=None), np.tri(4, dtype=bool))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    positions=st.integers(1, 17),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 3),
+    head_dim=st.sampled_from([2, 4, 10]),
+    window=st.none() | st.integers(1, 20),
+)
+def test_attention_equals_the_float64_reference(seed, positions, kv_heads, group, head_dim, window):
+    rng = np.random.default_rng(seed)
+    heads = kv_heads * group
+    q_BTHD = rng.normal(size=(2, positions, heads, head_dim))
+    k_BSKD, v_BSKD = rng.normal(size=(2, 2, positions, kv_heads, head_dim))
+    out_BTHD = attention(
+        *(jnp.asarray(x, jnp.float32) for x in (q_BTHD, k_BSKD, v_BSKD)), window=window, scale=head_dim**-0.5
+    )
+    for b in range(2):
+        for h in range(heads):
+            expected_TD = attend(q_BTHD[b, :, h], k_BSKD[b, :, h // group], v_BSKD[b, :, h // group], window)
+            np.testing.assert_allclose(out_BTHD[b, :, h], expected_TD, rtol=1e-5, atol=2e-6)
+
+
+def test_grouped_queries_equal_repeated_heads():
+    rng = np.random.default_rng()
+    q = jnp.asarray(rng.normal(size=(2, 9, 6, 4)), jnp.float32)
+    k, v = jnp.asarray(rng.normal(size=(2, 2, 9, 2, 4)), jnp.float32)
+    repeated = [jnp.repeat(x, 3, axis=2) for x in (k, v)]
+    grouped = attention(q, k, v, window=4, scale=0.5)
+    np.testing.assert_allclose(grouped, attention(q, *repeated, window=4, scale=0.5), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "qk_norm, whole_matters, one_head_matters",
+    [(QKNorm.projection, False, True), (QKNorm.head, False, False), (QKNorm.none, True, True)],
+)
+def test_qk_norm_forgets_the_scale_it_normalises(config, qk_norm, whole_matters, one_head_matters):
+    """A norm over the projection undoes a scaling of all queries, one over each head a scaling of one head as well."""
+    rng = np.random.default_rng()
+    cfg = config(qk_norm=qk_norm, norm_eps=1e-12)
+    x_BTD = jnp.asarray(rng.normal(size=(1, 9, cfg.d_model)), jnp.float32)
+    layer = SelfAttention(cfg, rngs=nnx.Rngs(int(rng.integers(2**31))))
+    weight = 20 * layer.q.weight[...]
+
+    def output(weight):
+        layer.q.weight[...] = weight
+        return np.asarray(layer(x_BTD, rope.tables(9, cfg.head_dim, cfg.rope_theta), window=None))
+
+    def matters(scaled):
+        plain = output(weight)
+        return np.abs(output(scaled) - plain).max() > 1e-4 * np.abs(plain).max()
+
+    assert matters(weight * 3) == whole_matters
+    assert matters(weight.at[:, : cfg.head_dim].multiply(3)) == one_head_matters

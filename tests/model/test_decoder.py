@@ -1,0 +1,189 @@
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from olmo_hydra.config.dtypes import DType
+from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.model import Attention, BlockNorm, QKNorm
+from olmo_hydra.model.params import named
+from tests.model.reference import forward
+
+# allenai/OLMo-core 3.0.0, built and counted. 32B has grouped queries, 1M a head dimension that is not d_model / heads.
+OLMO3_SIZES = {
+    "1M": ({"d_model": 12, "n_layers": 4, "n_heads": 4, "n_kv_heads": 4, "head_dim": 4, "d_ff": 256}, 2_448_620),
+    "60M": ({"d_model": 384, "n_layers": 8, "n_heads": 8, "n_kv_heads": 8, "head_dim": 48, "d_ff": 1536}, 95_957_376),
+    "190M": (
+        {"d_model": 768, "n_layers": 12, "n_heads": 12, "n_kv_heads": 12, "head_dim": 64, "d_ff": 3072},
+        267_424_512,
+    ),
+    "7B": (
+        {"d_model": 4096, "n_layers": 32, "n_heads": None, "n_kv_heads": None, "head_dim": 128, "d_ff": 11008},
+        7_298_617_344,
+    ),
+    "32B": (
+        {"d_model": 5120, "n_layers": 64, "n_heads": 40, "n_kv_heads": 8, "head_dim": 128, "d_ff": 27648},
+        32_234_279_936,
+    ),
+}
+
+
+@pytest.mark.parametrize("size", OLMO3_SIZES)
+def test_parameter_count_of_olmo3(config, build, size):
+    shape, expected = OLMO3_SIZES[size]
+    pattern = [Attention.sliding] * 3 + [Attention.full]
+    cfg = config(**shape, vocab_size=100_278, vocab_multiple=128, window=4096, window_pattern=pattern)
+    params = nnx.state(nnx.eval_shape(lambda: build(cfg)), nnx.Param)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected == cfg.num_params
+
+
+@pytest.mark.parametrize("qk_norm", QKNorm)
+def test_parameter_count_of_qk_norms(config, build, qk_norm):
+    cfg = config(qk_norm=qk_norm)
+    params = nnx.state(nnx.eval_shape(lambda: build(cfg)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == cfg.num_params
+
+
+def tokens_of(cfg, rng, batch=2, positions=13):
+    return jnp.asarray(rng.integers(0, cfg.vocab_size, (batch, positions)), jnp.int32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"qk_norm": qk_norm, "block_norm": block_norm} for qk_norm, block_norm in product(QKNorm, BlockNorm)]
+    + [{"n_kv_heads": 1}, {"n_kv_heads": 4, "window_pattern": [Attention.sliding]}],
+)
+@pytest.mark.parametrize("layer_loop", LayerLoop)
+def test_logits_equal_the_float64_reference(config, lively, changes, layer_loop):
+    rng = np.random.default_rng()
+    cfg = config(**changes)
+    graph, params = lively(cfg, seed=rng.integers(2**32), layer_loop=layer_loop)
+    tokens_BT = tokens_of(cfg, rng)
+    logits_BTV = jax.jit(nnx.merge(graph, params))(tokens_BT)
+    assert logits_BTV.dtype == jnp.float32 and logits_BTV.shape == (2, 13, cfg.padded_vocab)
+    for tokens_T, logits_TV in zip(tokens_BT, logits_BTV, strict=True):
+        expected_TV = forward(cfg, named(params), np.asarray(tokens_T))
+        assert np.abs(expected_TV).mean() > 0.1
+        np.testing.assert_allclose(logits_TV, expected_TV, rtol=0, atol=2e-5)
+
+
+def test_gradients_equal_finite_differences_of_the_reference(config, lively):
+    rng = np.random.default_rng()
+    cfg = config()
+    graph, params = lively(cfg, seed=rng.integers(2**32))
+    tokens_BT = tokens_of(cfg, rng, batch=1)
+    weight_TV = rng.normal(size=(13, cfg.padded_vocab))
+    grads = named(jax.jit(jax.grad(lambda p: (nnx.merge(graph, p)(tokens_BT)[0] * weight_TV).mean()))(params))
+    values = {name: np.asarray(value, np.float64) for name, value in named(params).items()}
+    for name, value in values.items():
+        direction = rng.normal(size=value.shape) / np.sqrt(value.size)
+        ahead, behind = (
+            (forward(cfg, {**values, name: value + step * direction}, np.asarray(tokens_BT[0])) * weight_TV).mean()
+            for step in (1e-5, -1e-5)
+        )
+        scale = np.linalg.norm(grads[name]) / np.sqrt(value.size)
+        np.testing.assert_allclose(
+            (grads[name] * direction).sum(), (ahead - behind) / 2e-5, rtol=2e-4, atol=1e-4 * scale, err_msg=name
+        )
+
+
+def test_loop_and_remat_change_no_value(config, lively):
+    rng = np.random.default_rng()
+    cfg, seed = config(qk_norm=QKNorm.none, n_layers=2, window_pattern=[Attention.sliding]), rng.integers(2**32)
+    tokens_BT = tokens_of(cfg, rng)
+    weight_BTV = rng.normal(size=(2, 13, cfg.padded_vocab)).astype(np.float32)
+
+    def value_and_grads(layer_loop, remat):
+        graph, params = lively(cfg, seed, layer_loop=layer_loop, remat=remat)
+        return jax.jit(jax.value_and_grad(lambda p: (nnx.merge(graph, p)(tokens_BT) * weight_BTV).mean()))(params)
+
+    (expected, expected_grads), *others = (value_and_grads(*way) for way in product(LayerLoop, Remat))
+    for value, grads in others:
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
+        for name, grad in named(grads).items():
+            expected_grad = named(expected_grads)[name]
+            atol = 1e-5 * np.abs(expected_grad).max()
+            np.testing.assert_allclose(grad, expected_grad, rtol=0, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("layer_loop", LayerLoop)
+def test_only_full_remat_recomputes(config, lively, layer_loop):
+    cfg = config()
+    tokens_BT = tokens_of(cfg, np.random.default_rng())
+
+    def jaxpr_of_gradient(remat):
+        graph, params = lively(cfg, seed=0, layer_loop=layer_loop, remat=remat)
+        return str(jax.make_jaxpr(jax.grad(lambda p: nnx.merge(graph, p)(tokens_BT).sum()))(params))
+
+    none, full = jaxpr_of_gradient(Remat.none), jaxpr_of_gradient(Remat.full)
+    assert "checkpoint" not in none and "remat" not in none
+    assert "checkpoint" in full or "remat" in full
+    # Two norms a block, two on its queries and keys, and the final one: each takes its root once.
+    layers_in_jaxpr = 2 if layer_loop is LayerLoop.scan else cfg.n_layers
+    assert none.count(" rsqrt ") == 4 * layers_in_jaxpr + 1 < full.count(" rsqrt ")
+
+
+def test_a_token_reaches_as_far_as_the_windows_carry_it(config, lively):
+    rng = np.random.default_rng()
+    cfg = config(window=3, window_pattern=[Attention.sliding])
+    model = jax.jit(nnx.merge(*lively(cfg, seed=rng.integers(2**32))))
+    tokens_BT = tokens_of(cfg, rng, batch=1, positions=30)
+    at, reach = 7, cfg.n_layers * (cfg.window - 1)
+    changed_BT = tokens_BT.at[0, at].set((tokens_BT[0, at] + 1) % cfg.vocab_size)
+    difference_T = np.abs(np.asarray(model(tokens_BT) - model(changed_BT))).max((0, 2))
+    assert (difference_T[:at] == 0).all(), "a token changed the past"
+    assert (difference_T[at : at + reach + 1] > 0).all()
+    assert (difference_T[at + reach + 1 :] == 0).all(), "a token reached beyond every window"
+
+
+def test_a_full_layer_reaches_the_end(config, lively):
+    rng = np.random.default_rng()
+    cfg = config(window=3, window_pattern=[Attention.sliding] * 3 + [Attention.full])
+    model = jax.jit(nnx.merge(*lively(cfg, seed=rng.integers(2**32))))
+    tokens_BT = tokens_of(cfg, rng, batch=1, positions=30)
+    changed_BT = tokens_BT.at[0, 7].set((tokens_BT[0, 7] + 1) % cfg.vocab_size)
+    difference_T = np.abs(np.asarray(model(tokens_BT) - model(changed_BT))).max((0, 2))
+    assert (difference_T[:7] == 0).all() and (difference_T[7:] > 0).all()
+
+
+def test_bf16_compute_stays_near_fp32(config, build, initial):
+    rng = np.random.default_rng()
+    graph, _ = nnx.split(nnx.eval_shape(lambda: build(config())))
+    params = initial(rng.integers(2**31))
+    bf16_graph, bf16_params = nnx.split(nnx.eval_shape(lambda: build(config(compute_dtype=DType.bfloat16))))
+    assert {leaf.dtype for leaf in jax.tree.leaves(bf16_params)} == {jnp.dtype("float32")}
+    params["head"]["weight"][...] *= 10  # logits of order one
+    tokens_BT = tokens_of(config(), rng)
+    expected = jax.nn.log_softmax(jax.jit(nnx.merge(graph, params))(tokens_BT))
+    logits = jax.jit(nnx.merge(bf16_graph, params))(tokens_BT)
+    assert logits.dtype == jnp.float32
+    divergence_BT = (jnp.exp(expected) * (expected - jax.nn.log_softmax(logits))).sum(-1)
+    assert 0 < divergence_BT.max() < 1e-3
+
+
+def test_parameters_follow_the_seed(initial):
+    first, again, other = (named(initial(seed)) for seed in (3, 3, 4))
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, again[name])
+        assert name.endswith("norm.weight") == bool((value == other[name]).all()), name
+
+
+def test_layers_are_drawn_differently(initial):
+    params = named(initial(5))
+    draws = [layer for name in ("gate", "up") for i in (0, 1) for layer in params[f"blocks.{i}.mlp.{name}.weight"]]
+    assert len({np.asarray(draw).tobytes() for draw in draws}) == 8
+
+
+def test_patterns_and_loops_start_from_the_same_values(config, build, initial):
+    pairs = named(initial(6))
+    alone = build(config(window_pattern=[Attention.full]), seed=jax.random.key(6), layer_loop=LayerLoop.unrolled)
+    for name, value in named(nnx.state(alone)).items():
+        if not name.startswith("blocks"):
+            np.testing.assert_array_equal(value, pairs[name])
+            continue
+        for layer in range(4):
+            other = pairs[name.replace("blocks.0", f"blocks.{layer % 2}")][layer // 2]
+            np.testing.assert_array_equal(value[layer], other)

@@ -1,0 +1,92 @@
+"""Norm, RoPE, initialisation and projections, each against a known answer."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from olmo_hydra.config.dtypes import DType
+from olmo_hydra.model import init, norm, rope
+from olmo_hydra.model.linear import Embedding, Linear
+
+
+def test_rms_norm_known_answer(config):
+    layer = norm.build(config(norm_eps=1.0), 4, "embed")
+    layer.weight[...] = jnp.array([1.0, 2.0, 3.0, 4.0])
+    # mean square 8 and eps 1: every element is divided by 3
+    x = jnp.array([[0.0, 4.0, 0.0, -4.0]])
+    np.testing.assert_allclose(layer(x), [[0, 8 / 3, 0, -16 / 3]], rtol=1e-6)
+
+
+def test_rms_norm_computes_in_fp32(config):
+    """bf16 holds 8 bits: squares summed in it would miss the small elements after the large one."""
+    layer = norm.build(config(), 1025, "embed")
+    x = jnp.ones((1, 1025), jnp.bfloat16).at[0, 0].set(32.0)
+    y = layer(x)
+    assert y.dtype == jnp.bfloat16
+    assert float(y[0, 0]) == float(jnp.bfloat16(32 / np.sqrt((1024 + 1024) / 1025)))
+
+
+def test_rope_known_answer():
+    tables = rope.tables(3, 4, 100.0)
+    angles = np.array([[0, 0], [1, 0.1], [2, 0.2]])  # theta^0 and theta^-1/2
+    np.testing.assert_allclose(tables.cos_TP, np.cos(angles), rtol=1e-6)
+    np.testing.assert_allclose(tables.sin_TP, np.sin(angles), rtol=1e-6)
+    x = jnp.zeros((1, 3, 1, 4)).at[0, :, 0, 1].set(1.0)
+    expected = np.stack([0 * angles[:, 1], np.cos(angles[:, 1]), 0 * angles[:, 1], np.sin(angles[:, 1])], -1)
+    np.testing.assert_allclose(rope.rotate(x, tables)[0, :, 0], expected, atol=1e-7)
+
+
+def test_rope_frequencies_of_olmo3():
+    """Olmo 3's own (head dimension 128, theta 5e5); sin of position 1 is the frequency where that is small."""
+    sin_P = np.asarray(rope.tables(2, 128, 5e5).sin_TP)[1]
+    np.testing.assert_allclose(sin_P[16], np.sin(0.03760603), rtol=1e-6)
+    np.testing.assert_allclose(sin_P[63], 3.068926e-7 * 8, rtol=1e-6)  # the table's is divided by YaRN's factor
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), shift=st.integers(0, 40))
+def test_rope_depends_on_distance_alone(seed, shift):
+    rng = np.random.default_rng(seed)
+    tables = rope.tables(64, 8, 5e5)
+    q, k = (jnp.tile(jnp.asarray(rng.normal(size=8), jnp.float32), (1, 64, 1, 1)) for _ in range(2))
+    products = np.asarray(jnp.einsum("BTHD,BSHD->TS", rope.rotate(q, tables), rope.rotate(k, tables)))
+    np.testing.assert_allclose(products[20 + shift, 5 + shift], products[20, 5], atol=2e-5)
+
+
+def test_initial_values_are_a_cut_normal(config):
+    std, cut, n = 0.02, 3.0, 400_000
+    values = np.asarray(init.truncated_normal(config(), (n,), ("embed",), nnx.Rngs(np.random.randint(2**31)))[...])
+    law = stats.truncnorm(-cut, cut, scale=std)  # N(0, std) cut, not rescaled to std
+    assert np.abs(values).max() <= cut * std * (1 + 1e-6)
+    assert np.abs(values).max() > 0.99 * cut * std
+    assert abs(values.mean()) < 5 * law.std() / np.sqrt(n)
+    assert abs(values.std() / law.std() - 1) < 5 / np.sqrt(2 * n)
+    assert law.std() == pytest.approx(0.98658 * std, rel=1e-4)
+    assert stats.kstest(values[:50_000], law.cdf).pvalue > 1e-5
+
+
+def test_parameter_dtype(config):
+    cfg = config(param_dtype=DType.bfloat16)
+    assert init.truncated_normal(cfg, (3,), ("embed",), nnx.Rngs(0)).dtype == jnp.bfloat16
+    assert init.ones(cfg, 3, "embed").dtype == jnp.bfloat16
+
+
+def test_linear_keeps_leading_axes(config):
+    rng = np.random.default_rng()
+    layer = Linear(config(), (6, 4), ("embed", "mlp"), rngs=nnx.Rngs(0))
+    x = rng.normal(size=(2, 3, 6)).astype(np.float32)
+    np.testing.assert_allclose(layer(jnp.asarray(x)), x @ np.asarray(layer.weight[...]), rtol=1e-5, atol=1e-6)
+
+
+def test_embedding_adds_gradients_of_a_repeated_token_in_fp32(config):
+    """1 + 2^-9 is lost in bf16: the sum over occurrences must not be made there."""
+    table = Embedding(config(compute_dtype=DType.bfloat16), rngs=nnx.Rngs(0))
+    tokens_BT = jnp.array([[5, 5]])
+    weight_BT1 = jnp.array([[[1.0], [2.0**-9]]], jnp.bfloat16)
+    grad = jax.grad(lambda t: (t(tokens_BT) * weight_BT1).sum().astype(jnp.float32))(table)
+    np.testing.assert_array_equal(grad.weight[...][5], np.full(24, 1 + 2.0**-9, np.float32))
