@@ -39,11 +39,9 @@ def _against_baselines(run: Evidence, last: Row) -> str:
     }
     beaten = [f"{label} ({bits(level)})" for label, level in levels.items() if last["bits_per_byte"] < level]
     ahead = [f"{label} ({bits(level)})" for label, level in levels.items() if last["bits_per_byte"] >= level]
-    text = (
-        f" On the same text that is better than the {' and the '.join(beaten)} model{'s' if len(beaten) > 1 else ''}."
-        if beaten
-        else ""
-    )
+    text = ""
+    if beaten:
+        text += f" On the same text that is better than the {' and the '.join(beaten)} model{'s' * (len(beaten) > 1)}."
     if ahead:
         text += f" It has not beaten the {' or the '.join(ahead)} model{'' if beaten else ' on the same text'}."
     return text

@@ -104,10 +104,10 @@ def test_without_held_out_text_nothing_is_claimed(bare):
 @pytest.mark.parametrize(
     ("levels", "trigram", "claim"),
     [
-        ((8.0, 3.5), 2.9, "fell from 8.600 to 3.763 at step 100. On the same text that is better than the unigram (4.945) "
-                          "model. It has not beaten the trigram (3.117) model."),
-        ((8.0, 9.0), 2.9, "did not fall: they went from 8.600 to 9.675 at step 100. It has not beaten the trigram (3.117) "
-                          "or the unigram (4.945) model on the same text."),
+        ((8.0, 3.5), 2.9, "fell from 8.600 to 3.763 at step 100. On the same text that is better than the unigram "
+                          "(4.945) model. It has not beaten the trigram (3.117) model."),
+        ((8.0, 9.0), 2.9, "did not fall: they went from 8.600 to 9.675 at step 100. It has not beaten the trigram "
+                          "(3.117) or the unigram (4.945) model on the same text."),
         ((8.0, float("nan")), 2.9, "are not finite"),
         ((8.0,), None, "stand at 8.600 at step 0; there is one evaluation so far."),
     ],
