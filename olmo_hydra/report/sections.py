@@ -1,5 +1,6 @@
 """The sections of a run's page. Each returns None when the run has nothing to show for it."""
 
+from dataclasses import replace
 from itertools import groupby
 
 from omegaconf import OmegaConf
@@ -97,22 +98,18 @@ def heldout_chart(run: Evidence) -> Chart:
 def heldout_table(run: Evidence) -> Table:
     """The last evaluation by domain, beside the first and the baselines on the same text."""
     first, last = run.heldout[0], run.heldout[-1]
-    present = {suite: label for suite, label in BASELINES.items() if suite in run.baselines}
-    columns = ["domain", f"step {count(last['step'])}", "std. error", *present.values(), f"step {count(first['step'])}"]
-    columns += ["documents", "text"]
+    beside = {label: run.baselines[suite] for suite, label in BASELINES.items() if suite in run.baselines}
+    if first is not last:
+        beside[f"step {count(first['step'])}"] = first
+    columns = ["domain", f"step {count(last['step'])}", "std. error", *beside, "documents", "text"]
     rows = []
     for name, domain in last["domains"].items():
-        sources = [last, first, *(run.baselines[suite] for suite in present)]
-        end, start, *levels = [
-            bits(source["domains"][name]["bits_per_byte"]) if name in source["domains"] else "-" for source in sources
-        ]
-        rows.append([name, end, f"± {bits(domain['stderr'])}", *levels, start,
+        others = [row["domains"][name]["bits_per_byte"] if name in row["domains"] else None for row in beside.values()]
+        rows.append([name, bits(domain["bits_per_byte"]), f"± {bits(domain['stderr'])}", *map(bits, others),
                      count(domain["documents"]), size(domain["bytes"])])  # fmt: skip
     documents, n_bytes = (sum(domain[key] for domain in last["domains"].values()) for key in ("documents", "bytes"))
-    end, start, *levels = [
-        bits(row["bits_per_byte"]) for row in (last, first, *(run.baselines[suite] for suite in present))
-    ]
-    rows.append(["mean over domains", end, "", *levels, start, count(documents), size(n_bytes)])
+    means = [bits(row["bits_per_byte"]) for row in beside.values()]
+    rows.append(["mean over domains", bits(last["bits_per_byte"]), "", *means, count(documents), size(n_bytes)])
     note = (
         "Bits per byte; lower is better. Standard errors are over documents. Baselines are fitted to the training text."
     )
@@ -123,7 +120,7 @@ def loss_chart(run: Evidence) -> Chart:
     """Cross-entropy of the training batches, smoothed, with skipped updates marked."""
     raw = curve("each update" if _every_step(run) else "logged updates", run.metrics, "loss", Role.raw)
     width = 2 * min(25, len(raw.x) // 40) + 1
-    series = [thin(raw), thin(smooth(raw, f"mean of {width}", width))]
+    series = [thin(raw), thin(smooth(raw, f"mean of {width}", width))] if width > 1 else [replace(raw, role=Role.main)]
     marks = [row for row in run.metrics if row["step"] in set(run.skipped)]
     if marks:
         series.append(curve("skipped update", marks, "loss", Role.mark))

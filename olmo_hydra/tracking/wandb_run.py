@@ -35,18 +35,12 @@ class WandbRun:
     training step. A failed `log` is told to `unavailable` once, and nothing more is logged.
     """
 
-    def __init__(self, run: Any, unavailable: Callable[[str], None], already_there: int = -1):
+    def __init__(self, run: Any, unavailable: Callable[[str], None], where: str | None = None, already_there: int = -1):
+        self.where = where  # page when online, folder inside the run directory when offline, None without W&B
         self._run = run
         self._unavailable = unavailable
         self._already_there = already_there  # a resumed run repeats steps, number for number, that W&B has
         self._log_failed = False
-
-    @property
-    def where(self) -> str | None:
-        """The run's page when online, its folder when offline, None when there is no W&B."""
-        if self._run is None:
-            return None
-        return self._run.url or os.path.dirname(self._run.dir)
 
     def metrics(self, row: Row) -> None:
         """Logs `train/<name>` for every number of the row."""
@@ -160,7 +154,8 @@ def _start(
         run.define_metric("train/step")
         run.define_metric("*", step_metric="train/step")
         there = run.summary.get("train/step") if run.resumed else None
-        return WandbRun(run, unavailable, -1 if there is None else int(there))
+        where = run.url or os.path.relpath(os.path.dirname(run.dir), run_dir.path)
+        return WandbRun(run, unavailable, where, -1 if there is None else int(there))
 
     problem = None
     if mode is not WandbMode.offline:

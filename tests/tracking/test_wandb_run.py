@@ -84,6 +84,15 @@ def test_without_a_key_the_rows_go_to_a_file_and_each_start_is_a_run_of_its_own(
     assert len(list(run_dir.wandb.glob("offline-run-*"))) == 2
 
 
+def test_a_run_that_was_not_finished_is_not_written_by_the_next(run_dir):
+    first, second = (start(config(), run_dir, run_id, pytest.fail) for run_id in ("00000001", "00000002"))
+    log_steps(second, (2,))
+    log_steps(first, (1,))
+    for run, step in ((first, 1), (second, 2)):
+        run.finish(0)
+        assert history(next((run_dir.path / run.where).glob("*.wandb"))) == expected((step,))
+
+
 def test_disabled_makes_no_files(run_dir, monkeypatch):
     for cfg, environment in ((config(WandbMode.disabled), "online"), (config(), "disabled")):
         monkeypatch.setenv("WANDB_MODE", environment)
