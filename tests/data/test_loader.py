@@ -39,6 +39,13 @@ def test_batches_are_olmo_cores(two_files):
     assert rows == [[21, 16, 7, 1], [3, 28, 15, 11], [25, 20, 24, 29]]
 
 
+def test_every_epoch_has_its_own_order(tmp_path):
+    # OLMo-core's orders of 1,000 instances in epochs 1 and 2.
+    batches = Batches([write(tmp_path / "t.bin", np.zeros(2000))], seq_len=2, global_batch=5, seed=34521)
+    assert batches.batch(0).instances_B.tolist() == [905, 250, 414, 554, 333]
+    assert batches.batch(200).instances_B.tolist() == [586, 379, 498, 271, 249]
+
+
 def test_labels_are_the_next_tokens(tmp_path):
     # OLMo-core's golden: the token after the end of a document is a target.
     eos = 256

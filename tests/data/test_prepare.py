@@ -98,7 +98,7 @@ def test_a_copied_passage_stays_in_its_first_document(cfg, tmp_path, monkeypatch
         yield Document("0", short, (short,))  # too short to be a document: it claims nothing
         for i in range(1, 60):
             shared, own = f"Returns the square of {i // 2}.", f"Computes number {i}, exactly."
-            yield Document(str(i), "", (short, shared, own) if i == 7 else (shared, own))
+            yield Document(str(i), "", (short, shared, own, short) if i == 7 else (shared, own))
 
     monkeypatch.setitem(SOURCES, "collected", collected)
     cfg = dataclasses.replace(cfg, domains={"docs": DomainConfig(source="collected")}, min_bytes=25)
@@ -106,6 +106,7 @@ def test_a_copied_passage_stays_in_its_first_document(cfg, tmp_path, monkeypatch
     texts = [text.decode() for s in ("train", "heldout") for text in token_documents(corpus.folder / s / "docs.bin")]
     passages = [passage for text in texts for passage in text.split("\n\n\n")]
     assert len(passages) == len(set(passages)) == 30 + 59 + 1
+    assert corpus.manifest["domains"]["docs"]["left_out"] == {"too short": 1, "duplicate": 29 + 1}
 
 
 def test_short_long_and_impossible_documents(cfg, library, tmp_path, monkeypatch):
@@ -134,6 +135,15 @@ def test_prepared_once(cfg, library, tmp_path):
     with pytest.raises(RequestError, match="no folder"):
         prepare(dataclasses.replace(cfg, min_bytes=150), tmp_path / "cache", quiet)
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {first.folder.name, ".lock"}
+
+
+def test_a_relative_path_is_another_text_in_another_folder(cfg, library, tmp_path, monkeypatch):
+    cfg = dataclasses.replace(cfg, domains={"text": DomainConfig(source="files", path=".", pattern="*.py")})
+    folders = set()
+    for package in ("asyncio", "email"):
+        monkeypatch.chdir(library / package)
+        folders.add(prepare(cfg, tmp_path / "cache", quiet).folder)
+    assert len(folders) == 2
 
 
 def test_absent_packages_are_told_and_recorded(cfg, tmp_path):
