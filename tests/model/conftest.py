@@ -68,7 +68,7 @@ def initial(config) -> Callable[[int], nnx.State]:
             decoder.build(config(), rngs=nnx.Rngs(key), layer_loop=LayerLoop.scan, remat=Remat.none), nnx.Param
         )
 
-    compiled = jax.jit(make)
+    compiled = jax.jit(make, compiler_options={"xla_backend_optimization_level": 0})
     return lambda seed: compiled(jax.random.key(seed))
 
 

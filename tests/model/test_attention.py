@@ -1,3 +1,6 @@
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,9 +34,8 @@ def test_attention_equals_the_float64_reference(seed, positions, kv_heads, group
     heads = kv_heads * group
     q_BTHD = rng.normal(size=(2, positions, heads, head_dim))
     k_BSKD, v_BSKD = rng.normal(size=(2, 2, positions, kv_heads, head_dim))
-    out_BTHD = attention(
-        *(jnp.asarray(x, jnp.float32) for x in (q_BTHD, k_BSKD, v_BSKD)), window=window, scale=head_dim**-0.5
-    )
+    compiled = jax.jit(partial(attention, window=window, scale=head_dim**-0.5))
+    out_BTHD = compiled(*(jnp.asarray(x, jnp.float32) for x in (q_BTHD, k_BSKD, v_BSKD)))
     for b in range(2):
         for h in range(heads):
             expected_TD = attend(q_BTHD[b, :, h], k_BSKD[b, :, h // group], v_BSKD[b, :, h // group], window)
@@ -58,12 +60,14 @@ def test_qk_norm_forgets_the_scale_it_normalises(config, qk_norm, whole_matters,
     rng = np.random.default_rng()
     cfg = config(qk_norm=qk_norm, norm_eps=1e-12)
     x_BTD = jnp.asarray(rng.normal(size=(1, 9, cfg.d_model)), jnp.float32)
-    layer = SelfAttention(cfg, rngs=nnx.Rngs(int(rng.integers(2**31))))
-    weight = 20 * layer.q.weight[...]
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: SelfAttention(cfg, rngs=nnx.Rngs(0))))
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(1, 0.3, leaf.shape), jnp.float32), shapes)
+    weight = jnp.asarray(rng.normal(size=params["q"]["weight"].shape), jnp.float32)
+    layer = jax.jit(lambda params: nnx.merge(graph, params)(x_BTD, rope.tables(9, cfg.head_dim, 1e4), window=None))
 
     def output(weight):
-        layer.q.weight[...] = weight
-        return np.asarray(layer(x_BTD, rope.tables(9, cfg.head_dim, cfg.rope_theta), window=None))
+        params["q"]["weight"][...] = weight
+        return np.asarray(layer(params))
 
     def matters(scaled):
         plain = output(weight)
