@@ -68,9 +68,6 @@ class WandbRun:
                 self._run.finish(exit_code=exit_code)
             except Exception as error:  # whatever it is: tracking never stops training
                 self._unavailable(f"finish failed: {_one_line(error)}")
-                import wandb
-
-                wandb.teardown()  # the service writes what it still holds to the run's file, and ends
 
     def _log(self, step: int, numbers: Row) -> None:
         if self._run is None or self._log_failed or step < self._already_there:

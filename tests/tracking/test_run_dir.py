@@ -61,5 +61,5 @@ def test_a_second_process_is_refused_and_told_who_writes(run_dir):
     process.join()
     assert run_dir.writer() is None
     with run_dir.lock():
-        assert f"pid {os.getpid()} " in (run_dir.writer() or "")
+        assert run_dir.writer() == f"pid {os.getpid()} on host {os.uname().nodename}"
     assert run_dir.writer() is None
