@@ -1,4 +1,4 @@
-"""The training entrypoint: `python train.py [overrides]`. Composes the config, then hands over; JAX is imported later."""
+"""The training entrypoint: `python train.py [overrides]`. Composes the config and hands over; JAX comes later."""
 
 import sys
 
@@ -16,5 +16,10 @@ def main(cfg: DictConfig) -> None:
         train.run(cfg)
 
 
+def command() -> None:
+    train.check(sys.argv[1:])
+    main()
+
+
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: (train.check(sys.argv[1:]), main())))
+    sys.exit(guarded(command))

@@ -1,4 +1,4 @@
-"""The shim by which Hydra finds our launcher (`hydra/launcher=in_process`). Import-light: Hydra loads it at every start."""
+"""The shim by which Hydra finds our launcher (`hydra/launcher=in_process`). Light: Hydra imports it at every start."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,10 @@ class InProcessLauncher(BasicLauncher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from olmo_hydra.config.compose import resolve
 
+        assert self.hydra_context is not None and self.config is not None
         for overrides in job_overrides:
             resolve(self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides)))
         return super().launch(job_overrides, initial_job_idx)
 
 
-ConfigStore.instance().store(
-    group="hydra/launcher", name="in_process", node=InProcessConfig, provider="olmo_hydra"
-)
+ConfigStore.instance().store(group="hydra/launcher", name="in_process", node=InProcessConfig, provider="olmo_hydra")

@@ -71,7 +71,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         record = Record(run_dir)
         record.rewind(done or None)
         changed = _freeze(config, overrides, run_dir)
-        start = provenance.collect(config, overrides, _description(corpus), devices.describe(found))
+        start = provenance.collect(config, overrides, _description(config, corpus), devices.describe(found))
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
         tracker.event("resumed" if done else "started", step=done, **changed)
@@ -130,7 +130,7 @@ def _freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, 
         replace(run_dir.overrides, yaml.safe_dump(overrides).encode())
         replace(run_dir.config, yaml.safe_dump(now, sort_keys=False).encode())
         return {}
-    then = flat({group: value for group, value in yaml.safe_load(run_dir.config.read_text()).items()})
+    then = flat(yaml.safe_load(run_dir.config.read_text()))
     differ = {
         key: {"was": then.get(key), "is": value}
         for key, value in flat({group: now[group] for group in OPERATIONS}).items()
@@ -139,8 +139,9 @@ def _freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, 
     return {"changed": differ} if differ else {}
 
 
-def _description(corpus: Corpus) -> dict[str, Any]:
+def _description(config: Config, corpus: Corpus) -> dict[str, Any]:
     return {
+        "name": config.data.name,
         "fingerprint": corpus.fingerprint,
         "folder": str(corpus.folder),
         "python": corpus.manifest["python"],

@@ -51,7 +51,7 @@ def _refuse_unknown(node: DictConfig, schema: Any, prefix: str) -> None:
         for key in node:
             if key not in known:
                 raise unknown_key(f"{prefix}{key}", schema)
-    for key in node:
+    for key in [str(key) for key in node]:
         if OmegaConf.is_missing(node, key):
             raise RequestError("has no value", key=f"{prefix}{key}", value="???", instead=f"{prefix}{key}=...")
         child = node._get_node(key)

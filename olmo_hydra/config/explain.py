@@ -40,7 +40,9 @@ def explain(error: Exception, arguments: Sequence[str]) -> RequestError | None:
         return _missing_option(error, arguments)
     if isinstance(error, OverrideParseException):
         return _unreadable_override(error, arguments)
-    cause = next((e for e in (error, error.__cause__, error.__context__) if isinstance(e, OmegaConfBaseException)), None)
+    cause = next(
+        (e for e in (error, error.__cause__, error.__context__) if isinstance(e, OmegaConfBaseException)), None
+    )
     if cause is not None:
         return _bad_value(cause, _where(error, cause, arguments))
     if isinstance(error, ConfigCompositionException):
@@ -64,14 +66,19 @@ def _missing_option(error: MissingConfigException, arguments: Sequence[str]) -> 
     options = [o for o in re.findall(r"^\t(\S+)$", str(error), re.MULTILINE) if not o.startswith("base_")]
     close = nearest(option, options)
     instead = f"{group}={close}" if close else f"one of the options of {group}: {choices(options)}"
-    return RequestError("there is no such option", key=group, value=option, where=origin(group, arguments), instead=instead)
+    return RequestError(
+        "there is no such option", key=group, value=option, where=origin(group, arguments), instead=instead
+    )
 
 
 def _unreadable_override(error: OverrideParseException, arguments: Sequence[str]) -> RequestError:
     override = next((a for a in arguments if error.override and a == error.override), error.override)
     if override and "=" not in override:
         return RequestError(
-            "an override has the form key=value", key=override, where=f"command line: {override}", instead=f"{override}=..."
+            "an override has the form key=value",
+            key=override,
+            where=f"command line: {override}",
+            instead=f"{override}=...",
         )
     return RequestError(
         "the override cannot be read: " + str(error).splitlines()[0],
@@ -86,7 +93,9 @@ def _bad_value(cause: OmegaConfBaseException, where: str | None) -> RequestError
         return unknown_key(key, cause.object_type or Config, where)
     message = str(cause).splitlines()[0].removeprefix("Merge error: ")
     if isinstance(cause, InterpolationResolutionError):
-        return RequestError(message, key=key or None, where=where, instead="a value, or an interpolation of a key that exists")
+        return RequestError(
+            message, key=key or None, where=where, instead="a value, or an interpolation of a key that exists"
+        )
     if "is not a subclass of" in message:
         return RequestError("is a group of keys, not a value", key=key, where=where, instead=_as_node(where, key))
     if "not Optional" in message:
@@ -122,20 +131,27 @@ def _bad_override(error: ConfigCompositionException, arguments: Sequence[str]) -
     if sweep:
         override, key, values = sweep[1] or sweep[4], sweep[2] or sweep[5], sweep[3] or sweep[6]
         return RequestError(
-            "several values are a sweep", key=key, value=values, instead=f"-m {override}, or {key}=[{values}] for a list"
+            "several values are a sweep",
+            key=key,
+            value=values,
+            instead=f"-m {override}, or {key}=[{values}] for a list",
         )
     exists = re.search(r"An item is already at '(.+)'", message)
     if exists:
         key = exists[1]
         return RequestError(
-            "the key exists already: + is for new ones", key=key, where=origin(key, arguments), instead=f"{key}=... without the +"
+            "the key exists already: + is for new ones",
+            key=key,
+            where=origin(key, arguments),
+            instead=f"{key}=... without the +",
         )
-    group = re.search(r"Could not override '([^'.]+)'|config group '([^'.]+)' does not|Could not delete from config\. '(.+)'", message)
+    group = re.search(
+        r"Could not override '([^'.]+)'|config group '([^'.]+)' does not|Could not delete from config\. '(.+)'", message
+    )
     if group:
         key = next(name for name in group.groups() if name)
         in_file = re.match(r"In '(.+?)'", message)
-        error = unknown_key(key.partition("@")[0], Config, display(in_file[1]) if in_file else origin(key, arguments))
-        return error
+        return unknown_key(key.partition("@")[0], Config, display(in_file[1]) if in_file else origin(key, arguments))
     return RequestError(" ".join(message.split())[:400])
 
 
@@ -147,4 +163,6 @@ def _where(error: Exception, cause: OmegaConfBaseException, arguments: Sequence[
     override = re.match(r"Error merging override (.+)", str(error))
     if override and override[1] in arguments:
         return f"command line: {override[1]}"
-    return origin(re.sub(r"\[\d+\]$", "", cause.full_key or ""), arguments)
+    if not cause.full_key:  # an interpolation on the command line
+        return next((f"command line: {argument}" for argument in arguments if "${" in argument), None)
+    return origin(re.sub(r"\[\d+\]$", "", cause.full_key), arguments)

@@ -24,7 +24,9 @@ def flat(node: Any, prefix: str = "") -> dict[str, Any]:
     """A plain config as `{full key: leaf}`; lists are leaves."""
     if not isinstance(node, dict):
         return {prefix: node}
-    return {key: leaf for name, value in node.items() for key, leaf in flat(value, f"{prefix}.{name}".strip(".")).items()}
+    return {
+        key: leaf for name, value in node.items() for key, leaf in flat(value, f"{prefix}.{name}".strip(".")).items()
+    }
 
 
 def digest(node: Any) -> str:

@@ -32,6 +32,12 @@ class BlockNorm(Enum):
     pre = "pre"
 
 
+POSITIVE = (
+    *("d_model", "n_layers", "head_dim", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "vocab_multiple"),
+    *("max_seq_len", "window", "rope_theta", "norm_eps", "init_std", "init_cut"),
+)
+
+
 @schema("model")
 @dataclass
 class ModelConfig:
@@ -74,8 +80,7 @@ class ModelConfig:
             self.n_kv_heads = self.n_heads
 
     def check(self) -> None:
-        for name in ("d_model", "n_layers", "head_dim", "n_heads", "n_kv_heads", "d_ff", "vocab_size",
-                     "vocab_multiple", "max_seq_len", "window", "rope_theta", "norm_eps", "init_std", "init_cut"):  # fmt: skip
+        for name in POSITIVE:
             value = getattr(self, name)
             require(value > 0, "must be positive", key=f"model.{name}", value=value)
         require(self.head_dim % 2 == 0, "must be even: RoPE rotates pairs", key="model.head_dim", value=self.head_dim)

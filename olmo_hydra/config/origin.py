@@ -18,7 +18,7 @@ def origin(key: str, arguments: Sequence[str]) -> str | None:
     """
     for argument in reversed(arguments):
         name = argument.partition("=")[0].lstrip("+~")
-        if "=" in argument and (name == key or key.startswith(f"{name}.") and "{" in argument):
+        if "=" in argument and (name == key or (key.startswith(f"{name}.") and "{" in argument)):
             return f"command line: {argument}"
     for file in _files(key, arguments):
         if _sets(file, key):

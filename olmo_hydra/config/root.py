@@ -30,7 +30,9 @@ class TrainConfig:
 
     def derive(self, seq_len: int) -> None:
         """Fills `steps` from `tokens` (rounded up), or `tokens` from `steps`."""
-        require(self.global_batch >= 1, "must be at least 1 instance", key="train.global_batch", value=self.global_batch)
+        require(
+            self.global_batch >= 1, "must be at least 1 instance", key="train.global_batch", value=self.global_batch
+        )
         per_step = self.global_batch * seq_len
         if self.tokens is not None:
             require(self.tokens >= 1, "must be positive", key="train.tokens", value=self.tokens)
@@ -43,7 +45,9 @@ class TrainConfig:
                 instead="one of train.steps and train.tokens; the other null",
             )
             self.steps = steps
-        require(self.steps is not None, "the run has no horizon", key="train.steps", value=None, instead="train.steps=300")
+        require(
+            self.steps is not None, "the run has no horizon", key="train.steps", value=None, instead="train.steps=300"
+        )
         assert self.steps is not None
         require(self.steps >= 1, "must be at least 1 update", key="train.steps", value=self.steps)
         self.tokens = self.steps * per_step

@@ -1,4 +1,4 @@
-"""Schemas of the `schedule` group: one class a learning-rate schedule. Lengths are steps, levels fractions of `optim.lr`."""
+"""Schemas of the `schedule` group: one class a schedule. Lengths are steps, levels fractions of `optim.lr`."""
 
 from dataclasses import dataclass
 

@@ -28,7 +28,7 @@ def unknown_key(key: str, schema: Any, where: str | None = None) -> RequestError
     if not parent:
         known += ["experiment", "sweep"]
     close = nearest(leaf, known)
-    homes = _homes(leaf) if close is None else []
+    homes = _homes(leaf) if close is None and not parent else []
     if close is not None:
         instead = f"{parent}.{close}".lstrip(".")
     elif homes:

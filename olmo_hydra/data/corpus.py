@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,18 +61,25 @@ class Corpus:
         """Token files to train on, in domain order: uint16, little-endian, no header, an end after every document."""
         return [self.folder / token_file(domain, "train") for domain in self.domains]
 
-    def heldout(self, domain: str, max_bytes: int | None) -> list[HeldoutDocument]:
+    def heldout(
+        self, domain: str, max_bytes: int | None, max_document_bytes: int | None = None
+    ) -> list[HeldoutDocument]:
         """Held-out documents of a domain in a fixed random order.
 
-        With `max_bytes`, those before the first that would exceed it. If that is the very first one, it alone, cut to
-        `max_bytes` at a character boundary.
+        Args:
+          domain: One of `domains`.
+          max_bytes: Of all of them: the last one is cut there. None: all documents.
+          max_document_bytes: Of each, so that more documents share a budget. Cuts fall between characters.
         """
         documents: list[HeldoutDocument] = []
-        left = max_bytes
+        left = sys.maxsize if max_bytes is None else max_bytes
         for document in self._heldout(domain):
-            if left is not None and document.n_bytes > left:
-                return documents or [self._cut(document, left)]
-            left = None if left is None else left - document.n_bytes
+            limit = min(left, max_document_bytes or left)
+            if document.n_bytes > limit:
+                document = self._cut(document, limit)
+            if not document.n_bytes:
+                break
+            left -= document.n_bytes
             documents.append(document)
         return documents
 

@@ -41,7 +41,9 @@ def cut(documents: Sequence[HeldoutDocument], seq_len: int, eos: int) -> Rows:
             labels.append(row_labels)
             owner.append(index)
     shape = (len(tokens), seq_len)
-    return Rows(np.array(tokens, np.int32).reshape(shape), np.array(labels, np.int32).reshape(shape), np.array(owner, int))
+    return Rows(
+        np.array(tokens, np.int32).reshape(shape), np.array(labels, np.int32).reshape(shape), np.array(owner, int)
+    )
 
 
 class HeldOut:

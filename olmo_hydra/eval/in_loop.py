@@ -45,7 +45,10 @@ class InLoop:
         self._config, self._corpus, self._graphdef = config, corpus, graphdef
         self._tokenizer = tokenizer.build(config.data.tokenizer)
         self._heldout = heldout.HeldOut(
-            {name: corpus.heldout(name, config.eval.bytes_per_domain) for name in corpus.domains},
+            {
+                name: corpus.heldout(name, config.eval.bytes_per_domain, config.eval.bytes_per_document)
+                for name in corpus.domains
+            },
             seq_len=config.data.seq_len,
             eos=self._tokenizer.eos,
             batch=batch,
@@ -80,6 +83,7 @@ class InLoop:
             eos=self._tokenizer.eos,
         )
         samples = [
-            {"prompt": prompt, "text": self._tokenizer.decode(text)} for prompt, text in zip(cfg.prompts, texts, strict=True)
+            {"prompt": prompt, "text": self._tokenizer.decode(text)}
+            for prompt, text in zip(cfg.prompts, texts, strict=True)
         ]
         self._record({"step": step, "suite": "samples", "samples": samples})

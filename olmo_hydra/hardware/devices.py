@@ -51,4 +51,6 @@ def _simulate(count: int) -> None:
 
 
 def _count(number: int, platform: str, kind: str | None) -> str:
-    return f"{number} {platform} device{'s' if number != 1 else ''}" + (f" ({kind})" if kind and kind != platform else "")
+    return f"{number} {platform} device{'s' if number != 1 else ''}" + (
+        f" ({kind})" if kind and kind != platform else ""
+    )

@@ -25,7 +25,9 @@ def train_flops_per_token(cfg: ModelConfig, seq_len: int, *, window_exact: bool 
     return 3 * (weights + attention)
 
 
-def mfu(cfg: ModelConfig, seq_len: int, tokens_per_second: float, devices: int, peak_tflops: float | None) -> float | None:
+def mfu(
+    cfg: ModelConfig, seq_len: int, tokens_per_second: float, devices: int, peak_tflops: float | None
+) -> float | None:
     """Model FLOPs utilisation by the window-exact count, as a fraction; None where the peak is unknown."""
     if peak_tflops is None:
         return None

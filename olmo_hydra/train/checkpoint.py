@@ -1,5 +1,6 @@
 """Checkpoints of a run: whole or absent, and refused where they do not belong."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,20 @@ class Checkpoints:
         policy = ocp.checkpoint_managers.LatestN(cfg.keep)
         options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True, create=True)
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        self._being_written: int | None = None
 
     def latest(self) -> int | None:
         """The newest whole checkpoint's step."""
         return self._manager.latest_step()
 
     def save(self, step: int, state: State, meta: Meta) -> None:
-        """Starts saving the state after update `step`; it is on disk once `wait` returns or the next save starts."""
+        """Starts saving the state after update `step`; it is on disk once `wait` returns."""
         # On CPU the array and orbax's view of it share memory, which the next step, given the state, writes over.
         leaves = {name: jnp.copy(leaf) for name, leaf in _by_path(state).items()}
         args = ocp.args.Composite(state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta))
         if not self._manager.save(step, args=args):
             raise RuntimeError(f"checkpoint {step} was not saved: {self.latest()} is there already")
+        self._being_written = step
 
     def restore(self, step: int, abstract: State, shardings: State, meta: Meta) -> State:
         """The state after update `step`, laid out as `shardings` says, on any number of devices.
@@ -51,11 +54,14 @@ class Checkpoints:
         }
         args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
         leaves = self._manager.restore(step, args=args).state
-        return jax.tree.structure(abstract).unflatten([leaves[name] for name in template])
+        return jax.tree.unflatten(jax.tree.structure(abstract), [leaves[name] for name in template])
 
-    def wait(self) -> None:
-        """Returns when every save that was started is on disk."""
+    def wait(self, event: Callable[..., None]) -> None:
+        """Returns when the save that was started is on disk, having told `event("checkpoint", step=n)` of it."""
         self._manager.wait_until_finished()
+        if self._being_written is not None:
+            event("checkpoint", step=self._being_written)
+            self._being_written = None
 
     def close(self) -> None:
         """Waits, and ends the background threads."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -59,7 +60,7 @@ def run(parts: Parts, state: State, done: int) -> int:
     Raises:
       RunFailed: The loss is not finite, or the optimizer skipped `optim.max_consecutive_skips` updates in a row.
     """
-    config, tracker = parts.config, parts.tracker
+    config = parts.config
     horizon = config.train.steps
     assert horizon is not None
     last = min(horizon, config.run.stop_at or horizon)
@@ -73,7 +74,7 @@ def run(parts: Parts, state: State, done: int) -> int:
     while done < last and not stopping:
         batch = next(parts.batches)
         done += 1
-        lr = np.float32(config.optim.lr * parts.schedule(done))
+        lr = jnp.float32(config.optim.lr * parts.schedule(done))
         state, metrics = update(state, *place(batch, parts), lr)
         log.later(done, metrics, batch)
 
@@ -87,15 +88,15 @@ def run(parts: Parts, state: State, done: int) -> int:
                     parts.evaluate(done, state)
                 if saves:
                     save(parts, state, done)
-    parts.checkpoints.wait()
+    parts.checkpoints.wait(parts.tracker.event)
     return done
 
 
 def save(parts: Parts, state: State, done: int) -> None:
     """Starts the checkpoint of update `done`, with every row up to it on disk."""
     parts.tracker.sync()
+    parts.checkpoints.wait(parts.tracker.event)
     parts.checkpoints.save(done, state, parts.meta)
-    parts.tracker.event("checkpoint", step=done)
 
 
 def place(batch: Batch, parts: Parts) -> tuple[jax.Array, jax.Array]:
@@ -116,8 +117,8 @@ def compiled(parts: Parts, state: State) -> Step:
     shape = (config.hardware.accumulation(config.train.global_batch), -1, config.data.seq_len)
     example = np.zeros((config.train.global_batch, config.data.seq_len), np.int32).reshape(shape)
     batch = jax.device_put(example, batch_sharding(parts.mesh, leading=1))
-    options = config.hardware.compiler_options or None
-    executable = step.lower(state, batch, batch, np.float32(0)).compile(compiler_options=options)
+    options: dict[str, str | bool] = dict(config.hardware.compiler_options)
+    executable = step.lower(state, batch, batch, jnp.float32(0)).compile(compiler_options=options or None)
     parts.tracker.event("compiled", seconds=round(timer.lap(), 3))
     return executable
 
@@ -165,7 +166,9 @@ class Log:
         where += f"instances {batch.instances_B[:8].tolist()} ...)"
         if "consecutive_skips" not in values:
             if not finite:
-                raise RunFailed(f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates")
+                raise RunFailed(
+                    f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates"
+                )
             return
         if values["skipped"]:
             self._parts.tracker.event("skipped", step=step, loss=values["loss"], grad_norm=values["grad_norm"])

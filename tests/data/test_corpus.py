@@ -38,10 +38,12 @@ def test_heldout_up_to_a_number_of_bytes(corpus):
     everything = corpus.heldout("formats", None)
     sizes = np.cumsum([document.n_bytes for document in everything])
     for i, size in enumerate(sizes):
-        for limit, n in ((size, i + 1), (size - 1, i)):
-            if n:
-                names = [document.name for document in corpus.heldout("formats", int(limit))]
-                assert names == [document.name for document in everything[:n]]
+        for limit in (size, size - 1):  # the last document is cut where the budget ends
+            found = corpus.heldout("formats", int(limit))
+            assert [document.name for document in found] == [document.name for document in everything[: i + 1]]
+            assert sum(document.n_bytes for document in found) == limit
+    short = corpus.heldout("formats", None, max_document_bytes=60)
+    assert [document.n_bytes for document in short] == [min(document.n_bytes, 60) for document in everything]
     only = corpus.heldout("formats", 50)
     assert [(document.name, document.n_bytes) for document in only] == [(everything[0].name, 50)]
     np.testing.assert_array_equal(only[0].tokens, everything[0].tokens[:50])

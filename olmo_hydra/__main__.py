@@ -1,0 +1,7 @@
+"""`python -m olmo_hydra` is `olmo-hydra`."""
+
+import sys
+
+from olmo_hydra.cli.main import main
+
+sys.exit(main())

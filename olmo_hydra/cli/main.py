@@ -1,0 +1,84 @@
+"""`olmo-hydra`: every command other than training. Modules of a command are imported when it runs."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from olmo_hydra.cli.guard import guarded
+from olmo_hydra.config.errors import RequestError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; gives the exit status."""
+    parsed = _parser().parse_args(arguments)
+    return guarded(lambda: parsed.run(parsed), getattr(parsed, "overrides", []))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "olmo-hydra", description="Commands around training runs. To train: python train.py"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run, what: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=what, description=what)
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command("preflight", _preflight, "what a run will take, computed without its hardware")
+    sub.add_argument("overrides", nargs="*", help="as for train.py: model=olmo3_7b hardware=ironwood")
+    sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    sub = command("data", _data, "prepare the text of a config, or look at it")
+    sub.add_argument("action", choices=("prepare", "inspect"))
+    sub.add_argument("overrides", nargs="*", help="as for train.py: data=python_text")
+    sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    sub = command("report", _report, "write report.html of a run from its directory")
+    sub.add_argument("run_directory", type=Path)
+
+    sub = command("runs", _runs, "a table of runs and their states")
+    sub.add_argument("root", type=Path, nargs="?", default=Path("runs"))
+    sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
+    return parser
+
+
+def _preflight(parsed: argparse.Namespace) -> None:
+    from olmo_hydra.cli import preflight
+
+    preflight.run(parsed.overrides, parsed.json)
+
+
+def _data(parsed: argparse.Namespace) -> None:
+    from olmo_hydra.cli import data
+
+    data.run(parsed.action, parsed.overrides, parsed.json)
+
+
+def _report(parsed: argparse.Namespace) -> None:
+    from olmo_hydra.report.build import write_report
+    from olmo_hydra.tracking.run_dir import RunDir
+
+    run_dir = RunDir(parsed.run_directory)
+    if not run_dir.config.exists():
+        raise RequestError(
+            "is not a run directory: it has no config.yaml", key=str(run_dir.path), instead="olmo-hydra runs lists them"
+        )
+    print(write_report(run_dir))
+
+
+def _runs(parsed: argparse.Namespace) -> None:
+    from olmo_hydra.cli import runs
+
+    if not parsed.root.is_dir():
+        raise RequestError(
+            "there is no such folder",
+            key=str(parsed.root),
+            instead="olmo-hydra runs FOLDER, with the run.root of the runs",
+        )
+    runs.run(parsed.root, parsed.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

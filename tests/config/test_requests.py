@@ -1,0 +1,162 @@
+"""Wrong requests: each is refused with one short message that names the key, the place and what would be right."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from olmo_hydra.config.arguments import refuse_silent_mistakes
+from olmo_hydra.config.compose import CONF, compose
+from olmo_hydra.config.explain import explain
+
+ROOT = CONF.parent
+
+# (overrides, what the message must contain)
+WRONG = [
+    ("model.head_dmi=256", ["model.head_dmi", "command line: model.head_dmi=256", "instead: model.head_dim"]),
+    ("model=olmo3_7", ["model=olmo3_7", "command line: model=olmo3_7", "instead: model=olmo3_7b"]),
+    ("optim.mu_dtype=bf61", ["optim.mu_dtype=bf61", "float32, bfloat16"]),
+    ("model.head_dim=96", ["model.head_dim=96", "model.d_model=128", "32 or 64 or 128"]),
+    ("model.head_dim=33 model.n_heads=4", ["model.head_dim=33", "even"]),
+    ("model.n_layers=6", ["model.n_layers=6", "model.n_layers=4 or 8"]),
+    ("model.n_layers=0", ["model.n_layers=0", "positive"]),
+    ("model.window_pattern=[]", ["model.window_pattern=[]", "at least one"]),
+    ("model.window_pattern=[slidng]", ["slidng", "model.window_pattern=sliding"]),
+    ("model.n_kv_heads=3", ["model.n_kv_heads=3", "model.n_heads=4"]),
+    ("model.d_model=1e3", ["model.d_model=1000.0", "a whole number"]),
+    ("model.name=null", ["model.name=null", "needs a value"]),
+    ("model.vocab_size=200", ["model.vocab_size=200", "257"]),
+    ("schedule.warmup_steps=0.001", ["schedule.warmup_steps=0.001", "a whole number of steps"]),
+    ("schedule.warmup_steps=401", ["schedule.warmup_steps=401", "longer than the run (400 updates)"]),
+    ("schedule.warmup_steps=-1", ["schedule.warmup_steps=-1", "negative"]),
+    ("schedule.final_fraction=10", ["schedule.final_fraction=10", "fraction of the peak"]),
+    ("schedule=wsd schedule.decay_steps=390", ["schedule.decay_steps=390", "360"]),
+    ("schedule=double_cosine schedule.first_horizon=900", ["schedule.first_horizon=900"]),
+    ("train.global_batch=7 hardware.devices=4", ["train.global_batch=7", "4 devices", "train.global_batch=4 or 8"]),
+    ("train.global_batch=0", ["train.global_batch=0"]),
+    ("train.steps=null", ["train.steps=null", "no horizon"]),
+    ("train.steps=true", ["train.steps=True", "a whole number"]),
+    ("train.steps=", ["train.steps=", "a whole number"]),
+    ("train.tokens=1000000", ["train.steps=400", "245 updates"]),
+    ("train.seed=-1", ["train.seed=-1"]),
+    ("hardware.micro_batch=3", ["hardware.micro_batch=3", "16"]),
+    ("hardware.mesh.data=3", ["hardware.mesh.fsdp=-1", "multiple of the other mesh axes (3)"]),
+    ("hardware.mesh.fsdp=3", ["hardware.mesh.fsdp=3", "1 devices"]),
+    ("data.seq_len=4096", ["data.seq_len=4096", "model.max_seq_len=1024"]),
+    ("data.seq_len=1", ["data.seq_len=1", "at least 2"]),
+    ("data.heldout_fraction=0", ["data.heldout_fraction=0"]),
+    ("data.domains.stdlib.sorce=1", ["data.domains.stdlib.sorce", "data.domains.stdlib.source"]),
+    ("'+data.domains.mine={source: files}'", ["data.domains.mine", "'data.domains={mine: "]),
+    ("optim.lr=-1", ["optim.lr=-1.0", "positive"]),
+    ("optim.lr=nan", ["optim.lr=nan", "finite"]),
+    ("optim.lr=abc", ["optim.lr=abc", "a number"]),
+    ("optim.lr=[1", ["cannot be read", "command line: optim.lr=[1"]),
+    ("optim.b2=1", ["optim.b2=1", "[0, 1)"]),
+    ("optim=adam", ["optim=adam", "optim=adamw"]),
+    ("optim=adamw optim.window=3", ["optim.window", "one of the keys of optim"]),
+    ("optim.clip_norm=???", ["optim.clip_norm=???", "no value"]),
+    ("eval.every=0", ["eval.every=0", "at least 1"]),
+    ("checkpoint.keep=0", ["checkpoint.keep=0"]),
+    ("tracking.wandb=onlin", ["tracking.wandb=onlin", "tracking.wandb=online"]),
+    ("run.tag=a/b", ["run.tag=a/b", "folder"]),
+    ("run.stop_at=0", ["run.stop_at=0"]),
+    ("run.name=${foo}", ["foo", "command line: run.name=${foo}"]),
+    ("+model.head_dim=3", ["model.head_dim", "exists already", "without the +"]),
+    ("+model=nano", ["model", "+ is for new keys", "model=nano"]),
+    ("+model.foo=1", ["model.foo", "no such key", "d_model"]),
+    ("+foo=1", ["foo", "no such key", "command line: +foo=1"]),
+    ("foo=1", ["foo", "no such key", "keys of the run"]),
+    ("modle=nano", ["modle", "instead: model"]),
+    ("head_dim=64", ["head_dim", "instead: model.head_dim"]),
+    ("head_dim", ["head_dim", "key=value"]),
+    ("=3", ["no key"]),
+    ("train=3", ["train", "group of keys", "train.KEY=VALUE"]),
+    ("~model.head_dim", ["model.head_dim"]),
+    ("~foo", ["foo", "no such key"]),
+    ("experiment=nanoo", ["experiment=nanoo", "experiment=nano"]),
+    ("model=3", ["model=3", "conf/model"]),
+    ("hardware=null", ["hardware=null", "conf/hardware"]),
+    ("model.head_dim=32,64", ["model.head_dim=32,64", "-m model.head_dim=32,64"]),
+    ("hydra.job.nmae=3", ["hydra.job.nmae", "hydra.job.name"]),
+]
+
+
+def refusal(overrides: list[str]) -> str:
+    with pytest.raises(Exception) as caught:
+        refuse_silent_mistakes(overrides)
+        compose(overrides)
+    error = explain(caught.value, overrides)
+    assert error is not None, f"not explained: {caught.value!r}"
+    return str(error)
+
+
+@pytest.mark.parametrize(("typed", "expected"), WRONG, ids=[typed for typed, _ in WRONG])
+def test_wrong_request(typed: str, expected: list[str]) -> None:
+    overrides = [typed.strip("'")] if typed.startswith("'") else typed.split(" ")
+    message = refusal(overrides)
+    for part in expected:
+        assert part in message
+    assert len(message.splitlines()) < 12 and "Traceback" not in message
+
+
+FILES = {
+    "typo": ("model: {head_dmi: 3}", ["model.head_dmi", "bad_typo.yaml", "model.head_dim"]),
+    "group": ("defaults: [{override /model: nanoo}]", ["model=nanoo", "bad_group.yaml", "model=nano"]),
+    "no_group": ("defaults: [{override /modle: nano}]", ["modle", "bad_no_group.yaml", "instead: model"]),
+    "top": ("modle: {lr: 3}", ["modle", "bad_top.yaml", "instead: model"]),
+    "type": ("optim: {lr: abc}", ["optim.lr=abc", "bad_type.yaml", "a number"]),
+    "rule": ("train: {global_batch: 0}", ["train.global_batch=0", "bad_rule.yaml"]),
+    "syntax": ("optim: {lr: 3", ["bad_syntax.yaml", "line", "not valid YAML"]),
+}
+
+
+@pytest.mark.parametrize("group", ["experiment", "sweep"])
+@pytest.mark.parametrize("kind", FILES)
+def test_wrong_file(group: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = copied_conf(tmp_path, monkeypatch)
+    content, expected = FILES[kind]
+    (conf / group / f"bad_{kind}.yaml").write_text(f"# @package _global_\n{content}\n")
+    message = refusal([f"{group}=bad_{kind}"])
+    for part in expected:
+        assert part in message
+
+
+def copied_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A conf of one's own to spoil."""
+    import shutil
+
+    conf = tmp_path / "conf"
+    shutil.copytree(CONF, conf)  # follows conf/sweep
+    for module in ("compose", "origin", "explain", "arguments"):
+        monkeypatch.setattr(f"olmo_hydra.config.{module}.CONF", conf)
+    return conf
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["model.n_layers=6"], ["model.n_layers=6", "command line"]),
+        (["--cfg", "job", "model.n_layers=6"], ["model.n_layers=6", "command line"]),
+        (["-m", "model.head_dim=32,96"], ["model.head_dim=96", "command line: model.head_dim=32,96"]),
+        (["-m", "sweep=hed_dim"], ["sweep=hed_dim", "sweep=head_dim"]),
+        (["run.root=/dev/null/runs"], ["run.root", "/dev/null/runs"]),
+        (["optim.no_decay=[typo]"], ["optim.no_decay", "typo"]),
+        (["data=text_files", "data.domains.text.path=/no/such/folder"], ["data.domains.text.path", "/no/such/folder"]),
+        (
+            ["model=olmo3_7b", "hardware=ironwood"],
+            ["found 1 cpu device", "8 tpu devices", "olmo-hydra preflight", "srun"],
+        ),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_exit_status_2_through_the_command(arguments: list[str], expected: list[str], tmp_path: Path) -> None:
+    root = [] if any(argument.startswith("run.root") for argument in arguments) else [f"run.root={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "train.py", *arguments, *root], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    for part in expected:
+        assert part in done.stderr
+    errors = done.stderr[done.stderr.index("error:") :].splitlines()
+    assert len(errors) < 12 and "Traceback" not in done.stderr
