@@ -81,7 +81,8 @@ def lively(build) -> Callable[..., tuple[nnx.GraphDef, nnx.State]]:
         graph, shapes = nnx.split(nnx.eval_shape(lambda: build(cfg, **loop)))
 
         def draw(name: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
-            return jnp.asarray(rng.normal(1.0 if "norm" in name else 0.0, 0.25, shape.shape), shape.dtype)
+            mean, std = (1.0, 0.25) if "norm" in name else (0.0, 0.2)
+            return jnp.asarray(rng.normal(mean, std, shape.shape), shape.dtype)
 
         return graph, jax.tree.map(draw, param_names(shapes), shapes)
 

@@ -20,7 +20,7 @@ def test_visible_counts_the_query_itself():
     np.testing.assert_array_equal(visible(4, window=None), np.tri(4, dtype=bool))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     positions=st.integers(1, 17),
@@ -61,8 +61,8 @@ def test_qk_norm_forgets_the_scale_it_normalises(config, qk_norm, whole_matters,
     cfg = config(qk_norm=qk_norm, norm_eps=1e-12)
     x_BTD = jnp.asarray(rng.normal(size=(1, 9, cfg.d_model)), jnp.float32)
     graph, shapes = nnx.split(nnx.eval_shape(lambda: SelfAttention(cfg, rngs=nnx.Rngs(0))))
-    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(1, 0.3, leaf.shape), jnp.float32), shapes)
-    weight = jnp.asarray(rng.normal(size=params["q"]["weight"].shape), jnp.float32)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(leaf.ndim == 1, 0.3, leaf.shape), jnp.float32), shapes)
+    weight = jnp.asarray(rng.normal(0, 0.1, params["q"]["weight"].shape), jnp.float32)  # no saturated softmax
     layer = jax.jit(lambda params: nnx.merge(graph, params)(x_BTD, rope.tables(9, cfg.head_dim, 1e4), window=None))
 
     def output(weight):

@@ -169,7 +169,7 @@ def test_bf16_compute_stays_near_fp32(config, build, initial):
     logits = jax.jit(nnx.merge(bf16_graph, params))(tokens_BT)
     assert logits.dtype == jnp.float32
     divergence_BT = (jnp.exp(expected) * (expected - jax.nn.log_softmax(logits))).sum(-1)
-    assert 0 < divergence_BT.max() < 1e-3
+    assert 0 < divergence_BT.max() < 4e-3  # four times the largest of 30 seeds
 
 
 def test_parameters_follow_the_seed(initial):
