@@ -42,6 +42,18 @@ def test_attention_equals_the_float64_reference(seed, positions, kv_heads, group
             np.testing.assert_allclose(out_BTHD[b, :, h], expected_TD, rtol=1e-5, atol=2e-6)
 
 
+def test_logits_of_bf16_queries_are_fp32():
+    """Logits near 100 would be off by up to a quarter in bf16, and the weights with them."""
+    rng = np.random.default_rng()
+    q, k, v = (jnp.asarray(rng.normal(size=(1, 9, 1, 4)), jnp.bfloat16) for _ in range(3))
+    q, k = q.at[..., 0].set(10.0), k.at[..., 0].set(10.0)
+    out = attention(q, k, v, window=None, scale=1.0)
+    assert out.dtype == jnp.bfloat16
+    q_TD, k_TD, v_TD = (np.asarray(x[0, :, 0], np.float64) for x in (q, k, v))
+    expected = attend(2 * q_TD, k_TD, v_TD, None)  # twice: the reference divides by the root of 4
+    np.testing.assert_allclose(out[0, :, 0].astype(jnp.float32), expected, atol=0.02)
+
+
 def test_grouped_queries_equal_repeated_heads():
     rng = np.random.default_rng()
     q = jnp.asarray(rng.normal(size=(2, 9, 6, 4)), jnp.float32)

@@ -22,13 +22,15 @@ def test_rms_norm_known_answer(config):
     np.testing.assert_allclose(layer(x), [[0, 8 / 3, 0, -16 / 3]], rtol=1e-6)
 
 
-def test_rms_norm_computes_in_fp32(config):
-    """bf16 holds 8 bits: squares summed in it would miss the small elements after the large one."""
-    layer = norm.build(config(), 1025, "embed")
-    x = jnp.ones((1, 1025), jnp.bfloat16).at[0, 0].set(32.0)
-    y = layer(x)
-    assert y.dtype == jnp.bfloat16
-    assert float(y[0, 0]) == float(jnp.bfloat16(32 / np.sqrt((1024 + 1024) / 1025)))
+def test_norm_and_rope_of_bf16_are_those_of_fp32_rounded(config):
+    layer = norm.build(config(), 24, "embed")
+    layer.weight[...] = jnp.asarray(np.random.default_rng().normal(size=24), jnp.float32)
+    x_BTHD = jnp.asarray(np.random.default_rng().normal(size=(2, 7, 3, 24)), jnp.bfloat16)
+    for layer_or_rotation in (layer, lambda x: rope.rotate(x, rope.tables(7, 24, 1e4))):
+        y_BTHD = layer_or_rotation(x_BTHD)
+        assert y_BTHD.dtype == jnp.bfloat16
+        expected = layer_or_rotation(x_BTHD.astype(jnp.float32)).astype(jnp.bfloat16)
+        np.testing.assert_array_equal(y_BTHD.astype(jnp.float32), expected.astype(jnp.float32))
 
 
 def test_rope_known_answer():
