@@ -1,0 +1,90 @@
+"""From process start to first update of `python train.py`, with an empty compilation cache and with a filled one.
+
+    python benchmarks/first_step.py [--rounds N] [overrides]
+
+Prints one JSON object on standard output and a line a start on standard error. Text is prepared beforehand. The clock
+runs from before the process is created until the row of update 1 is in `metrics.jsonl`; that includes imports, the
+evaluation at step 0 with its compilation, and the compilation of the step. Rounds alternate cold and warm starts, so
+that other load on the machine meets both.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+POLL_S = 0.01
+TIMEOUT_S = 900
+MARKS = ("started", "compiled", "first_update")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="process start to first update, cold and warm")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("overrides", nargs="*", help="as for train.py")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        overrides = [*args.overrides, f"run.root={root}", "tracking.wandb=offline"]
+        prepare = [sys.executable, "-m", "olmo_hydra", "data", "prepare", *overrides]
+        subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
+        seconds: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
+        for number in range(1, args.rounds + 1):
+            for kind, starts in seconds.items():
+                if kind == "cold":
+                    shutil.rmtree(root / "cache" / "xla", ignore_errors=True)
+                starts.append(first_update(root, overrides))
+                marks = ", ".join(f"{mark} {value:.2f} s" for mark, value in starts[-1].items())
+                print(f"round {number} {kind}: {marks}", file=sys.stderr)
+    print(json.dumps({"cpus": os.cpu_count(), "overrides": args.overrides, **summary(seconds)}))
+
+
+def first_update(root: Path, overrides: list[str]) -> dict[str, float]:
+    """Seconds from before the process is created to each mark; the process is killed at the last one."""
+    (root / "log").unlink(missing_ok=True)
+    with open(root / "log", "wb") as log:
+        start = time.time()
+        process = subprocess.Popen(
+            [sys.executable, str(TRAIN), *overrides], stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            while not any(file.stat().st_size for file in root.glob("*/metrics.jsonl")):
+                if process.poll() is not None or time.time() - start > TIMEOUT_S:
+                    sys.exit(f"no first update:\n{(root / 'log').read_text()}")
+                time.sleep(POLL_S)
+            seconds = {"first_update": time.time() - start}
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    (run,) = (file.parent for file in root.glob("*/metrics.jsonl"))
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    seconds |= {row["event"]: datetime.fromisoformat(row["time"]).timestamp() - start for row in events}
+    shutil.rmtree(run, ignore_errors=True)  # a child may still be closing its files
+    return {mark: seconds[mark] for mark in MARKS}
+
+
+def summary(seconds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Median, least and most seconds to each mark, for each kind of start."""
+
+    def spread(values: list[float]) -> dict[str, float]:
+        found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        return {name: round(value, 3) for name, value in found.items()}
+
+    return {
+        kind: {mark: spread([start[mark] for start in starts]) for mark in MARKS} for kind, starts in seconds.items()
+    }
+
+
+if __name__ == "__main__":
+    main()
