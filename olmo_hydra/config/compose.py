@@ -48,10 +48,10 @@ def _refuse_unknown(node: DictConfig, schema: Any, prefix: str) -> None:
     """`+model.typo=1` opens a typed node; refuse what it brought in."""
     if dataclasses.is_dataclass(schema):
         known = {field.name for field in dataclasses.fields(schema)}
-        for key in node:
+        for key in map(str, node):
             if key not in known:
                 raise unknown_key(f"{prefix}{key}", schema)
-    for key in [str(key) for key in node]:
+    for key in map(str, node):
         if OmegaConf.is_missing(node, key):
             raise RequestError("has no value", key=f"{prefix}{key}", value="???", instead=f"{prefix}{key}=...")
         child = node._get_node(key)

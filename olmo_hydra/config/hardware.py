@@ -94,17 +94,17 @@ class HardwareConfig:
             value=global_batch,
             instead="train.global_batch=" + (f"{lower} or {lower + shards}" if lower else str(shards)),
         )
-        per_device = global_batch // shards
-        if self.micro_batch is not None:
-            require(
-                self.micro_batch >= 1 and per_device % self.micro_batch == 0,
-                f"does not divide the {per_device} instances of each device",
-                key="hardware.micro_batch",
-                value=self.micro_batch,
-                instead=f"a divisor of {per_device}, or null for all at once",
-            )
+        require(
+            self.micro_batch is None or self.micro_batch >= 1,
+            "must be at least 1 instance, or null for all at once",
+            key="hardware.micro_batch",
+            value=self.micro_batch,
+        )
 
     def accumulation(self, global_batch: int) -> int:
-        """Micro-batches per update: instances of each device over `micro_batch`."""
+        """Micro-batches per update: the fewest equal ones of at most `micro_batch` instances a device."""
         per_device = global_batch // (self.mesh.data * self.mesh.fsdp)
-        return 1 if self.micro_batch is None else per_device // self.micro_batch
+        most = per_device if self.micro_batch is None else self.micro_batch
+        return next(
+            count for count in range(1, per_device + 1) if per_device % count == 0 and per_device // count <= most
+        )

@@ -1,7 +1,7 @@
 """From token files to the global batches of a run. Shapes: B instances of a global batch, T tokens of an instance."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -89,7 +89,7 @@ class Batches:
         labels_BT[:, :-1] = tokens_BT[:, 1:]
         return Batch(n, epoch + 1, instances_B, tokens_BT, labels_BT)
 
-    def iterate(self, start: int) -> Iterator[Batch]:
+    def iterate(self, start: int) -> Generator[Batch]:
         """Global batches `start`, `start + 1`, ... without end, read ahead by threads that stop when this is closed."""
         batches = iter(grain.MapDataset.range(start, sys.maxsize).map(self.batch).to_iter_dataset(READ_AHEAD))
         try:

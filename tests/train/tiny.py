@@ -1,0 +1,45 @@
+"""A tiny run, compiled once a session and a layout."""
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from olmo_hydra.config.compose import compose
+from olmo_hydra.config.root import Config
+from olmo_hydra.hardware import devices
+from olmo_hydra.hardware.sharding import make_mesh
+from olmo_hydra.train.state import Program, make_program
+from olmo_hydra.train.step import make_step
+
+TINY = (
+    *("model.d_model=32", "model.head_dim=16", "model.d_ff=48", "model.n_layers=4", "model.window=8"),
+    *("data.seq_len=32", "train.global_batch=8", "train.steps=40", "train.z_loss=1e-2", "hardware=cpu_sim"),
+)
+
+
+@cache
+def program(*overrides: str) -> tuple[Config, Program]:
+    config = compose([*TINY, *overrides])
+    mesh = make_mesh(config.hardware, devices.acquire(config.hardware, ""))
+    return config, make_program(config, mesh)
+
+
+@pytest.fixture
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    """Random tokens and labels, a third of the labels masked, unevenly over rows."""
+    rng = np.random.default_rng()
+    tokens_BT = rng.integers(0, 257, (8, 32)).astype(np.int32)
+    labels_BT = np.roll(tokens_BT, -1, axis=1)
+    labels_BT[rng.random(labels_BT.shape) < np.linspace(0, 0.7, 8)[:, None]] = -100
+    return tokens_BT, labels_BT
+
+
+def updated(overrides: tuple[str, ...], batch: tuple[np.ndarray, np.ndarray], accumulation: int = 1):
+    """Initial state, the state after one update, its metrics."""
+    _, made = program(*overrides)
+    state = made.init()
+    shaped = [array.reshape(accumulation, -1, array.shape[1]) for array in batch]
+    after, metrics = jax.jit(make_step(made))(state, *shaped, np.float32(1e-2))
+    return state, after, metrics
