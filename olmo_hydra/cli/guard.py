@@ -51,11 +51,15 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         command()
+        sys.stdout.flush()
     except Interrupted as interrupted:
         return interrupted.status
     except KeyboardInterrupt:
         print("stopped at once; the last checkpoint serves", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except RunFailed as failure:
         print(f"failed: {failure}", file=sys.stderr)
         return FAILED

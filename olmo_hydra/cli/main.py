@@ -60,12 +60,7 @@ def _report(parsed: argparse.Namespace) -> None:
     from olmo_hydra.report.build import write_report
     from olmo_hydra.tracking.run_dir import RunDir
 
-    run_dir = RunDir(parsed.run_directory)
-    if not run_dir.config.exists():
-        raise RequestError(
-            "is not a run directory: it has no config.yaml", key=str(run_dir.path), instead="olmo-hydra runs lists them"
-        )
-    print(write_report(run_dir))
+    print(write_report(RunDir(parsed.run_directory)))
 
 
 def _runs(parsed: argparse.Namespace) -> None:

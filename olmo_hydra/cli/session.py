@@ -97,8 +97,9 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
                 ended("paused", done)
             else:
                 ended("interrupted", done, signal=stop.signal)
-                raise Interrupted(stop.signal)
     write_report(run_dir)
+    if done < config.train.steps and stop.signal is not None:
+        raise Interrupted(stop.signal)
 
 
 @contextmanager

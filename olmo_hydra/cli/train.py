@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from olmo_hydra.cli.summary import summary
 from olmo_hydra.config.arguments import refuse_silent_mistakes
 from olmo_hydra.config.compose import compose, resolve
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -21,6 +22,8 @@ def check(arguments: Sequence[str]) -> None:
       RequestError: The first of them.
     """
     parsed = get_args_parser().parse_args(list(arguments))
+    if parsed.cfg and parsed.multirun:
+        raise RequestError("--cfg shows one run, -m is a sweep of several", instead="--cfg job without -m")
     refuse_silent_mistakes(parsed.overrides)
     if parsed.cfg == "job" and parsed.config_name is parsed.config_path is parsed.config_dir is None:
         compose(parsed.overrides)

@@ -8,3 +8,8 @@ class DType(Enum):
 
     float32 = "float32"
     bfloat16 = "bfloat16"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return {DType.float32: 4, DType.bfloat16: 2}[self]

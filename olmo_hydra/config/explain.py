@@ -83,7 +83,7 @@ def _unreadable_override(error: OverrideParseException, arguments: Sequence[str]
     return RequestError(
         "the override cannot be read: " + str(error).splitlines()[0],
         where=f"command line: {override}",
-        instead="key=value; quote values that hold commas, brackets or spaces",
+        instead="""key=value; where the value holds commas, brackets, spaces or ~: 'key="value"'""",
     )
 
 

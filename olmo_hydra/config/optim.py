@@ -19,6 +19,16 @@ class OptimConfig:
     no_decay: list[str] = MISSING
     clip_norm: float | None = MISSING
 
+    @property
+    def state_bytes_per_param(self) -> int:
+        """Bytes of optimizer state for each parameter: none, unless an optimizer keeps moments."""
+        return 0
+
+    @property
+    def skip_limit(self) -> int | None:
+        """Skipped updates in a row after which the run stops; None for an optimizer that never skips."""
+        return None
+
     def check(self) -> None:
         require(self.lr > 0, "must be positive", key="optim.lr", value=self.lr, instead="optim.lr=3e-4")
         require(self.weight_decay >= 0, "must not be negative", key="optim.weight_decay", value=self.weight_decay)
@@ -41,6 +51,10 @@ class AdamWConfig(OptimConfig):
     mu_dtype: DType = MISSING
     nu_dtype: DType = MISSING
 
+    @property
+    def state_bytes_per_param(self) -> int:
+        return self.mu_dtype.size + self.nu_dtype.size
+
     def check(self) -> None:
         super().check()
         for name in ("b1", "b2"):
@@ -59,6 +73,10 @@ class SkipStepAdamWConfig(AdamWConfig):
     min_std: float = MISSING
     max_consecutive_skips: int = MISSING
     compat: bool = MISSING
+
+    @property
+    def skip_limit(self) -> int | None:
+        return self.max_consecutive_skips
 
     def check(self) -> None:
         super().check()

@@ -51,6 +51,7 @@ def _files(key: str, arguments: Sequence[str]) -> Iterator[Path]:
 def _chosen(arguments: Sequence[str]) -> dict[str, str]:
     """The option of each group, as the command line, the experiment and config.yaml choose it."""
     typed = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    typed |= {argument[1:]: "null" for argument in arguments if argument.startswith("~")}
     chosen: dict[str, str] = {}
     for entry in _read(CONF / "config.yaml")["defaults"]:
         chosen.update(entry if isinstance(entry, dict) else {})

@@ -30,7 +30,10 @@ class Evidence:
     def __init__(self, run_dir: RunDir):
         if not run_dir.config.exists():
             raise RequestError(
-                f"is not a run directory: it has no {run_dir.config.name}", key="RUN", value=run_dir.path
+                f"is not a run directory: it has no {run_dir.config.name}",
+                key="RUN",
+                value=run_dir.path,
+                instead="olmo-hydra runs lists them",
             )
         self.name = run_dir.path.name
         self.config_text = run_dir.config.read_text()

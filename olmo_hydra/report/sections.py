@@ -3,9 +3,6 @@
 from dataclasses import replace
 from itertools import groupby
 
-from omegaconf import OmegaConf
-
-from olmo_hydra.config.model import ModelConfig
 from olmo_hydra.report.content import Block, Chart, Code, Facts, Prose, Role, Samples, Section, Series, Table
 from olmo_hydra.report.curves import curve, smooth, thin
 from olmo_hydra.report.evidence import Evidence, Row
@@ -18,20 +15,21 @@ STEP = "step (updates done)"
 def what_ran(run: Evidence) -> Section:
     """The config at a glance."""
     config = run.config
-    model = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), config["model"]))
-    assert isinstance(model, ModelConfig)
-    optim, schedule, train, hardware = (config[group] for group in ("optim", "schedule", "train", "hardware"))
-    grouped = "" if model.n_kv_heads == model.n_heads else f", {model.n_kv_heads} for keys and values"
+    model, optim, schedule, train, hardware = (
+        config[group] for group in ("model", "optim", "schedule", "train", "hardware")
+    )
+    grouped = "" if model["n_kv_heads"] == model["n_heads"] else f", {model['n_kv_heads']} for keys and values"
+    parameters = [start["parameters"] for start in run.starts[-1:]]
     shape = [
-        ("parameters", f"{short(model.num_params)} ({count(model.num_params)})"),
-        ("d_model", count(model.d_model)),
-        ("layers", f"{model.n_layers}: {', '.join(kind.value for kind in model.window_pattern)}, repeated"),
-        ("heads", f"{model.n_heads} of {model.head_dim}{grouped}"),
-        ("d_ff", count(model.d_ff)),
-        ("sliding window", f"{count(model.window)} tokens"),
-        ("vocabulary", count(model.vocab_size)),
-        ("norms", f"{model.block_norm.value} block norm, QK-norm: {model.qk_norm.value}"),
-        ("dtypes", f"{model.param_dtype.value} parameters, {model.compute_dtype.value} matmuls"),
+        *(("parameters", f"{short(number)} ({count(number)})") for number in parameters),
+        ("d_model", count(model["d_model"])),
+        ("layers", f"{model['n_layers']}: {', '.join(model['window_pattern'])}, repeated"),
+        ("heads", f"{model['n_heads']} of {model['head_dim']}{grouped}"),
+        ("d_ff", count(model["d_ff"])),
+        ("sliding window", f"{count(model['window'])} tokens"),
+        ("vocabulary", count(model["vocab_size"])),
+        ("norms", f"{model['block_norm']} block norm, QK-norm: {model['qk_norm']}"),
+        ("dtypes", f"{model['param_dtype']} parameters, {model['compute_dtype']} matmuls"),
     ]
     batch, length = train["global_batch"], config["data"]["seq_len"]
     recipe = [
@@ -44,7 +42,7 @@ def what_ran(run: Evidence) -> Section:
         ("seed", str(train["seed"])),
         ("hardware", f"{hardware['devices']} x {hardware['name']}"),
     ]
-    return Section("config", "What ran", [Facts(f"Model: {model.name}", shape), Facts("Training", recipe)])
+    return Section("config", "What ran", [Facts(f"Model: {model['name']}", shape), Facts("Training", recipe)])
 
 
 def text_used(run: Evidence) -> Section | None:

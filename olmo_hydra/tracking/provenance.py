@@ -50,6 +50,7 @@ def collect(cfg: Config, overrides: list[str], data: dict[str, Any], devices: di
         "host": socket.gethostname(),
         "os": platform.platform(),
         "cpus": os.cpu_count(),
+        "parameters": cfg.model.num_params,
         "devices": devices,
         "data": data,
         "operations": {

@@ -13,6 +13,7 @@ from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.train.state import State
 
 Meta = dict[str, Any]
+Event = Callable[..., None]
 
 
 class Checkpoints:
@@ -32,7 +33,7 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def save(self, step: int, state: State, meta: Meta) -> None:
-        """Starts saving the state after update `step`; it is on disk once `wait` returns."""
+        """Starts saving the state after update `step`. It is on disk once `wait` returns or `event` is told."""
         # On CPU the array and orbax's view of it share memory, which the next step, given the state, writes over.
         leaves = {name: jnp.copy(leaf) for name, leaf in _by_path(state).items()}
         args = ocp.args.Composite(state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta))
@@ -56,10 +57,14 @@ class Checkpoints:
         leaves = self._manager.restore(step, args=args).state
         return jax.tree.unflatten(jax.tree.structure(abstract), [leaves[name] for name in template])
 
-    def wait(self, event: Callable[..., None]) -> None:
-        """Returns when the save that was started is on disk, having told `event("checkpoint", step=n)` of it."""
+    def wait(self, event: Event) -> None:
+        """Returns when the save that was started is on disk, and `event("checkpoint", step=n)` has been told."""
         self._manager.wait_until_finished()
-        if self._being_written is not None:
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """Tells `event` of the save that was started, once, if it is on disk by now. Never waits."""
+        if self._being_written is not None and not self._manager.is_saving_in_progress():
             event("checkpoint", step=self._being_written)
             self._being_written = None
 

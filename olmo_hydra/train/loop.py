@@ -77,6 +77,7 @@ def run(parts: Parts, state: State, done: int) -> int:
         lr = jnp.float32(config.optim.lr * parts.schedule(done))
         state, metrics = update(state, *place(batch, parts), lr)
         log.later(done, metrics, batch)
+        parts.checkpoints.tell(parts.tracker.event)
 
         stopping = parts.stop.signal is not None
         evaluates = done == horizon or done % config.eval.every == 0
@@ -164,7 +165,8 @@ class Log:
         finite = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])
         where = f"at step {step} (loss {values['loss']}, gradient norm {values['grad_norm']}, "
         where += f"instances {batch.instances_B[:8].tolist()} ...)"
-        if "consecutive_skips" not in values:
+        limit = self._parts.config.optim.skip_limit
+        if limit is None:
             if not finite:
                 raise RunFailed(
                     f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates"
@@ -172,6 +174,5 @@ class Log:
             return
         if values["skipped"]:
             self._parts.tracker.event("skipped", step=step, loss=values["loss"], grad_norm=values["grad_norm"])
-        limit = self._parts.config.optim.max_consecutive_skips  # type: ignore[attr-defined]
         if values["consecutive_skips"] >= limit:
             raise RunFailed(f"{limit} updates in a row were skipped, the last {where}")

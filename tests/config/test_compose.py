@@ -78,7 +78,7 @@ def test_identity_is_science_only() -> None:
     other = ["model.window=32", "data.seq_len=128", "optim.b2=0.99", "schedule.warmup_steps=41", "train.seed=1"]
     assert {identity(compose([override])) for override in same} == {identity(base)}
     assert len({identity(compose([override])) for override in other} | {identity(base)}) == len(other) + 1
-    assert identity(compose(["model.n_heads=4", "train.tokens=1638400"])) == identity(base)  # what was derived anyway
+    assert identity(compose(["model.n_heads=2", "train.tokens=1638400"])) == identity(base)  # what was derived anyway
     assert {*SCIENCE, *OPERATIONS} == set(plain(base))
 
 

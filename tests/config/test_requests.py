@@ -23,7 +23,7 @@ WRONG = [
     ("model.n_layers=0", ["model.n_layers=0", "positive"]),
     ("model.window_pattern=[]", ["model.window_pattern=[]", "at least one"]),
     ("model.window_pattern=[slidng]", ["slidng", "model.window_pattern=sliding"]),
-    ("model.n_kv_heads=3", ["model.n_kv_heads=3", "model.n_heads=4"]),
+    ("model.n_kv_heads=3", ["model.n_kv_heads=3", "model.n_heads=2"]),
     ("model.d_model=1e3", ["model.d_model=1000.0", "a whole number"]),
     ("model.name=null", ["model.name=null", "needs a value"]),
     ("model.vocab_size=200", ["model.vocab_size=200", "257"]),

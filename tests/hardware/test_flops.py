@@ -11,7 +11,7 @@ SEVEN_B = ("model=olmo3_7b", "hardware=ironwood", "data.seq_len=8192", "model.vo
 
 
 def test_seven_billion_at_8192() -> None:
-    """AI-Hypercomputer/maxtext 0.2.5 counts 1565.10 TFLOP for 4 x 8192 tokens, all layers fully causal; 1525.5 exact."""
+    """AI-Hypercomputer/maxtext 0.2.5 counts 1565.10 TFLOP for 4 x 8192 tokens, all layers causal; 1525.5 exact."""
     model = compose(SEVEN_B).model
     tokens = 4 * 8192
     assert train_flops_per_token(model, 8192, window_exact=False) * tokens / 1e12 == pytest.approx(1565.10, abs=0.01)

@@ -6,9 +6,7 @@ import subprocess
 import sys
 from importlib import metadata
 
-from olmo_hydra.config.hardware import HardwareConfig, LayerLoop, Platform, Remat
-from olmo_hydra.config.operations import CheckpointConfig, EvalConfig, TrackingConfig, WandbMode
-from olmo_hydra.config.root import Config, RunConfig
+from olmo_hydra.config.compose import compose
 from olmo_hydra.tracking import provenance
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -61,15 +59,7 @@ def test_a_package_inside_somebody_elses_checkout_has_no_git_state(tmp_path):
 
 
 def test_starts_are_appended_with_what_they_ran_on(tmp_path, monkeypatch):
-    cfg = Config(
-        hardware=HardwareConfig(
-            name="cpu", platform=Platform.cpu, devices=1, layer_loop=LayerLoop.scan, remat=Remat.none
-        ),
-        eval=EvalConfig(every=10, batch=1, prompts=[], sample_tokens=0, temperature=0.0),
-        checkpoint=CheckpointConfig(every=10),
-        tracking=TrackingConfig(log_every=1, wandb=WandbMode.auto, project="p", tags=[]),
-        run=RunConfig(root="runs", name="nano"),
-    )
+    cfg = compose(["optim.lr=1e-3"])
     monkeypatch.setattr(sys, "argv", ["train.py", "optim.lr=1e-3", "run.tag=a b"])
     monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
     for _ in range(2):
