@@ -70,5 +70,5 @@ def test_starts_are_appended_with_what_they_ran_on(tmp_path, monkeypatch):
     assert starts[1]["command"] == "train.py optim.lr=1e-3 'run.tag=a b'"
     assert starts[1]["packages"]["numpy"] == metadata.version("numpy")
     assert starts[1]["environment"]["XLA_FLAGS"] == "--xla_x=1"
-    assert starts[1]["operations"]["hardware"]["layer_loop"] == "scan"
+    assert starts[1]["operations"]["hardware"]["layer_loop"] == "unrolled"
     assert (starts[1]["data"], starts[1]["devices"]) == ({"fingerprint": "ab"}, {"kind": "cpu"})
