@@ -18,6 +18,10 @@ from olmo_hydra.config.origin import display, origin
 from olmo_hydra.config.root import Config
 from olmo_hydra.config.suggest import choices, nearest, unknown_key
 
+NO_SUCH_GROUP = re.compile(
+    r"Could not override '([^'.]+)'|config group '([^'.]+)' does not|Could not delete from config\. '(.+)'"
+    r"|Invalid Defaults List override '/(\w+)"  # the first one's wording in Hydra 1.4
+)
 WRONG_VALUE = re.compile(
     r"(?:Invalid value|Value) '(.*?)'(?: of type '\w+')?(?:, expected one of \[(.*)\]| could not be converted to (\w+))"
 )
@@ -145,9 +149,7 @@ def _bad_override(error: ConfigCompositionException, arguments: Sequence[str]) -
             where=origin(key, arguments),
             instead=f"{key}=... without the +",
         )
-    group = re.search(
-        r"Could not override '([^'.]+)'|config group '([^'.]+)' does not|Could not delete from config\. '(.+)'", message
-    )
+    group = NO_SUCH_GROUP.search(message)
     if group:
         key = next(name for name in group.groups() if name)
         in_file = re.match(r"In '(.+?)'", message)
