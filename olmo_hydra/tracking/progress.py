@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
@@ -12,20 +13,23 @@ class Progress:
     """Shows step, loss, held-out bits per byte, learning rate, tokens per second and the time left, on stderr.
 
     Off a terminal a line is printed for the first and the last step and for every evaluation; between them every 5 s,
-    and ever less often in a long run, down to once a minute.
+    and ever less often in a long run, down to once a minute. Where output fails, it falls silent: it never ends a run.
     """
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic):
         self._console = console if console is not None else Console(stderr=True)
+        self._console.file = cast(IO[str], _Stream(self._console.file))
         self._clock = clock
         self._shown: dict[str, str] = {}
         self._bar: Bar | None = None
+        self._total = self._done = 0
+        self._began: tuple[int, float] | None = None
+        self._printed_step: int | None = None
 
     def start(self, total: int, done: int) -> None:
         """Begins at step `done` of `total` (`done` is 0, or the restored checkpoint's step)."""
         self._total, self._done = total, done
-        self._began: tuple[int, float] | None = None
-        self._printed_step: int | None = None
+        self._began = self._printed_step = None
         if self._console.is_terminal:
             self._bar = Bar(
                 TextColumn("{task.completed}/{task.total}"),
@@ -97,6 +101,35 @@ class Progress:
         self._printed_step, self._printed_at = self._done, self._clock()
         numbers = "  ".join(f"{label} {value}" for label, value in self._ordered())
         self.note(f"step {self._done}/{self._total}  {numbers}")
+
+
+class _Stream:
+    """A text stream that falls silent at its first error: the reader is gone (`| head`), the disk is full.
+
+    Rich itself answers a broken pipe with SystemExit, and lets other errors through.
+    """
+
+    def __init__(self, stream: IO[str]):
+        self._stream = stream
+        self._silent = False
+
+    def write(self, text: str) -> int:
+        self._attempt(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, output: Callable[..., object], *arguments: str) -> None:
+        if not self._silent:
+            try:
+                output(*arguments)
+            except (OSError, ValueError):  # ValueError: the file is closed
+                self._silent = True
+
+    def __getattr__(self, name: str) -> Any:
+        """Whether it is a terminal, its encoding, ..."""
+        return getattr(self._stream, name)
 
 
 def _short(number: float) -> str:

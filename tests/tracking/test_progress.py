@@ -1,6 +1,9 @@
 """What a person sees: lines off a terminal, one line of the terminal's width on it."""
 
 import io
+import os
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -54,3 +57,52 @@ def test_the_bar_is_one_line_of_the_terminal(width):
     assert "a line above [not markup]" in shown
     for value in ("60002/120000", "2.345", "0.912", "3.9e-03", "1.23M"):
         assert value in shown
+
+
+SHOW = """
+import sys
+from rich.console import Console
+from olmo_hydra.tracking.progress import Progress
+progress = Progress(Console(stderr=True, force_terminal=sys.argv[1] == "terminal"))
+progress.note("a line")
+progress.start(2, 0)
+for n in (1, 2):
+    progress.step(n, loss=1.0)
+    progress.evaluated(1.0)
+progress.close()
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("output", ["terminal", "plain"])
+def test_a_reader_who_has_seen_enough_does_not_end_the_run(output):
+    """As in `2>&1 | head -3`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", SHOW, output], stdout=subprocess.PIPE, stderr=writer)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (0, b"trained\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_output_that_fails_is_given_up(terminal):
+    class Full(io.StringIO):
+        attempts = 0
+
+        def write(self, text):
+            self.attempts += 1
+            raise OSError(28, "No space left on device")
+
+    file = Full()
+    progress = Progress(Console(file=file, force_terminal=terminal))
+    progress.start(2, 0)
+    progress.step(1, loss=1.0)
+    progress.evaluated(1.0)
+    progress.close()
+    assert file.attempts == 1
+
+
+def test_closing_before_the_start_prints_nothing():
+    file = io.StringIO()
+    Progress(Console(file=file)).close()
+    assert file.getvalue() == ""
