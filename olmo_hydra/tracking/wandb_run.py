@@ -5,6 +5,7 @@ its server was measured; see the notes at each rule.
 """
 
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 
 from olmo_hydra.config.operations import WandbMode
 from olmo_hydra.config.root import Config
+from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
@@ -88,15 +90,17 @@ def start(
     init_timeout: float = 15.0,
     finish_timeout: float = 60.0,
 ) -> WandbRun:
-    """Starts the W&B run `run_id`, in the mode that `cfg.tracking.wandb` and the machine allow.
+    """Starts the W&B run named `run_id`, in the mode that `cfg.tracking.wandb` and the machine allow.
 
-    The same id on every start of a run: online, W&B continues it. Offline there is no such thing, and each start leaves
-    another folder. Online without a server or a valid key becomes offline, and `unavailable` is told why.
+    The same W&B id, kept in the run directory, on every start of a run: online, W&B continues it. Offline there is no
+    such thing, and each start leaves another folder. Another directory of the same config (the first was deleted, or is
+    on another host) is another W&B run of the same name: neither drops rows that the other wrote.
+    Online without a server or a valid key becomes offline, and `unavailable` is told why.
 
     Args:
       cfg: The composed config; the frozen one, read from `run_dir.config`, is what W&B shows.
-      run_dir: The run directory; its name is the run's name.
-      run_id: The run's identity, never a time.
+      run_dir: The run directory; its `wandb/id` is the W&B id, written at the first start.
+      run_id: The run's identity, never a time; the W&B run's name.
       unavailable: Called with one line when W&B does not do what it should.
       init_timeout: Seconds to wait for the server at the start (the client's own default is 90).
       finish_timeout: Seconds to wait for it at the end (the client's own default is for ever).
@@ -122,6 +126,7 @@ def _start(
 ) -> WandbRun:
     import wandb
 
+    wandb_id = _id(run_dir, run_id)
     settings = wandb.Settings(
         silent=True,  # the client's lines would break the progress bar
         console="off",
@@ -135,8 +140,8 @@ def _start(
         # Without `reinit` a second init in one process returns the first run (wandb/wandb#1314).
         run = wandb.init(
             mode=mode,  # type: ignore[arg-type]
-            id=run_id,
-            name=run_dir.path.name,
+            id=wandb_id,
+            name=run_id,
             resume="allow" if mode == "online" else None,
             project=cfg.tracking.project,
             entity=cfg.tracking.entity,
@@ -171,6 +176,15 @@ def _start(
     if problem is not None:
         unavailable(f"{problem}; continuing offline")
     return init("offline")
+
+
+def _id(run_dir: RunDir, run_id: str) -> str:
+    """The W&B id of this directory: what a first start of the run drew, for good."""
+    file = run_dir.wandb / "id"
+    if not file.exists():
+        run_dir.wandb.mkdir(exist_ok=True)
+        replace(file, f"{run_id}-{secrets.token_hex(3)}\n".encode())
+    return file.read_text().strip()
 
 
 def _mode(asked: WandbMode) -> WandbMode:

@@ -1,6 +1,8 @@
 """W&B with the real client: offline, and online against a local server that may die."""
 
 import json
+import re
+import shutil
 import time
 
 import pytest
@@ -12,6 +14,8 @@ from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.wandb_run import WandbRun, start
 from tests.tracking.wandb_file import history, records
 from tests.tracking.wandb_server import KEY, serve, stop
+
+NAME = "nano-0123abcd"
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +33,18 @@ def machine(monkeypatch, tmp_path):
 
 @pytest.fixture
 def run_dir(tmp_path):
-    run_dir = RunDir(tmp_path / "nano-0123abcd")
-    run_dir.path.mkdir()
+    return make(tmp_path / NAME)
+
+
+def make(path):
+    run_dir = RunDir(path)
+    run_dir.path.mkdir(parents=True)
     run_dir.config.write_text("model: {d_model: 128}\noptim: {lr: 4e-3}\n")
     return run_dir
+
+
+def kept_id(run_dir):
+    return (run_dir.wandb / "id").read_text().strip()
 
 
 def config(mode=WandbMode.auto):
@@ -61,7 +73,7 @@ def expected(steps):
 def test_without_a_key_the_rows_go_to_a_file_and_each_start_is_a_run_of_its_own(run_dir):
     problems = []
     for exit_code in (0, 1):
-        run = start(config(), run_dir, "0123abcd", problems.append)
+        run = start(config(), run_dir, NAME, problems.append)
         log_steps(run, (1, 2))
         run.evaluation(EVALUATION)
         run.evaluation({**EVALUATION, "step": 0, "suite": "baseline_unigram"})
@@ -74,8 +86,8 @@ def test_without_a_key_the_rows_go_to_a_file_and_each_start_is_a_run_of_its_own(
             {"train/step": 0, "baseline_unigram/bits_per_byte": 2.5, "baseline_unigram/stdlib/bits_per_byte": 2.5},
         ]
         found = {record.WhichOneof("record_type"): record for record in records(file)}
-        assert (found["run"].run.run_id, found["run"].run.run_group) == ("0123abcd", "head_dim")
-        assert found["run"].run.display_name == "nano-0123abcd"
+        assert (found["run"].run.run_id, found["run"].run.run_group) == (kept_id(run_dir), "head_dim")
+        assert found["run"].run.display_name == NAME
         settings = {item.key: json.loads(item.value_json) for item in found["run"].run.config.update}
         assert settings["optim"] == {"lr": 4e-3}
         assert found["exit"].exit.exit_code == exit_code
@@ -84,19 +96,20 @@ def test_without_a_key_the_rows_go_to_a_file_and_each_start_is_a_run_of_its_own(
     assert len(list(run_dir.wandb.glob("offline-run-*"))) == 2
 
 
-def test_a_run_that_was_not_finished_is_not_written_by_the_next(run_dir):
-    first, second = (start(config(), run_dir, run_id, pytest.fail) for run_id in ("00000001", "00000002"))
+def test_a_run_that_was_not_finished_is_not_written_by_the_next(tmp_path):
+    directories = [make(tmp_path / name) for name in ("a", "b")]
+    first, second = (start(config(), directory, directory.path.name, pytest.fail) for directory in directories)
     log_steps(second, (2,))
     log_steps(first, (1,))
-    for run, step in ((first, 1), (second, 2)):
+    for directory, run, step in zip(directories, (first, second), (1, 2), strict=True):
         run.finish(0)
-        assert history(next((run_dir.path / run.where).glob("*.wandb"))) == expected((step,))
+        assert history(next((directory.path / run.where).glob("*.wandb"))) == expected((step,))
 
 
 def test_disabled_makes_no_files(run_dir, monkeypatch):
     for cfg, environment in ((config(WandbMode.disabled), "online"), (config(), "disabled")):
         monkeypatch.setenv("WANDB_MODE", environment)
-        run = start(cfg, run_dir, "0123abcd", pytest.fail)
+        run = start(cfg, run_dir, NAME, pytest.fail)
         log_steps(run, (1,))
         run.finish(0)
         assert run.where is None
@@ -110,7 +123,7 @@ def test_online_without_a_usable_key_goes_offline_and_says_so(run_dir, monkeypat
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     problems = []
-    run = start(config(WandbMode.online), run_dir, "0123abcd", problems.append)
+    run = start(config(WandbMode.online), run_dir, NAME, problems.append)
     run.finish(0)
     assert len(problems) == 1 and problem in problems[0]
     assert "offline-run-" in run.where
@@ -121,23 +134,39 @@ def test_online_all_rows_arrive_once_across_a_restart(run_dir, monkeypatch):
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         for steps in (range(1, 21), range(11, 31)):  # the second start repeats what follows checkpoint 10
-            run = start(config(), run_dir, "0123abcd", pytest.fail)
+            run = start(config(), run_dir, NAME, pytest.fail)
             log_steps(run, steps)
             run.finish(0)
-            assert server.exit_code["0123abcd"] == 0
-        rows = server.rows("0123abcd")
-        bucket = server.buckets["0123abcd"]
+            wandb_id = kept_id(run_dir)
+            assert server.exit_code[wandb_id] == 0
+        rows = server.rows(wandb_id)
+        bucket = server.buckets[wandb_id]
     # The last step before the restart is sent again: it may have been cut between two of its rows.
     assert rows == expected(range(1, 21)) + expected(range(20, 31))
-    assert bucket["groupName"] == "head_dim"
+    assert (bucket["displayName"], bucket["groupName"]) == (NAME, "head_dim")
     assert json.loads(bucket["config"])["model"]["value"] == {"d_model": 128}
+
+
+def test_online_a_deleted_run_directory_begins_another_run_of_the_name(tmp_path, monkeypatch):
+    with serve() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        for _ in range(2):
+            run_dir = make(tmp_path / NAME)
+            run = start(config(), run_dir, NAME, pytest.fail)
+            log_steps(run, (1, 2))
+            run.finish(0)
+            assert re.fullmatch(f"{NAME}-[0-9a-f]{{6}}", kept_id(run_dir))
+            assert server.rows(kept_id(run_dir)) == expected((1, 2))
+            shutil.rmtree(run_dir.path)
+        assert [bucket["displayName"] for bucket in server.buckets.values()] == [NAME, NAME]
 
 
 def test_server_dead_at_the_start_means_offline(run_dir, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     problems = []
-    run = start(config(), run_dir, "0123abcd", problems.append, init_timeout=1.0)
+    run = start(config(), run_dir, NAME, problems.append, init_timeout=1.0)
     log_steps(run, (1, 2))
     run.finish(0)
     assert len(problems) == 1 and problems[0].endswith("continuing offline")
@@ -150,7 +179,7 @@ def test_server_that_dies_in_mid_run_delays_the_end_no_longer_than_asked(run_dir
     with serve() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
-        run = start(config(), run_dir, "0123abcd", problems.append, finish_timeout=2.0)
+        run = start(config(), run_dir, NAME, problems.append, finish_timeout=2.0)
         log_steps(run, (1,))
         stop(server)
         log_steps(run, range(2, 50))
