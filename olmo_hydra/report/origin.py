@@ -11,27 +11,27 @@ COMPARED = ("git", "packages", "python", "host", "devices", "environment", "oper
 
 
 def again(run: Evidence) -> Section:
-    """The command that continues an unfinished run, or repeats a finished one."""
-    typed = (
-        [text for text in run.overrides if not text.lstrip("+").startswith("run.tag=")]
-        if run.finished
-        else run.overrides
-    )
-    command = " ".join(["python train.py", *map(_quote, typed), *(["run.tag=again"] if run.finished else [])])
+    """The command that continues an unfinished run, or repeats a finished one; it works from any folder."""
+    left_out = ("run.stop_at=", "run.tag=") if run.finished else ("run.stop_at=",)  # or it would pause there once more
+    words = [text for text in run.overrides if not text.lstrip("+").startswith(left_out)]
     if run.finished:
+        words.append("run.tag=again")
         lead = (
             "The run is finished: its own command says so and does nothing. With a tag, the same config makes another "
             "run, whose rows are the same bytes on the same machine."
         )
     else:
-        lead = "The same command as at the start continues the run from its last checkpoint."
-    lines = [command]
+        lead = "This continues the run from its last checkpoint."
+    lines = []
+    script = "train.py"
     if run.starts:
         first = run.starts[0]
-        if first["git"] is not None:
-            remark = "  # and the changes below" if first["git"]["dirty"] else ""
-            lines.insert(0, f"git checkout {first['git']['commit']}{remark}")
-        lines.insert(0, f"cd {shlex.quote(first['folder'])}")
+        script = first["script"]
+        lines.append(f"cd {_quote(first['folder'])}")
+        if (git := first["git"]) is not None:
+            remark = "  # and the changes below" if git["dirty"] else ""
+            lines.append(f"git -C {_quote(git['top'])} checkout {git['commit']}{remark}")
+    lines.append(" ".join(["python", *map(_quote, (script, *words))]))
     title = "To repeat it" if run.finished else "To continue it"
     return Section("again", title, [Prose(lead), Code("Command", "\n".join(lines))])
 

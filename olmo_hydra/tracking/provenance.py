@@ -42,6 +42,7 @@ def collect(cfg: Config, overrides: list[str], data: dict[str, Any], devices: di
         "command": shlex.join(sys.argv),
         "overrides": list(overrides),
         "folder": os.getcwd(),
+        "script": sys.argv[0],
         "git": git_state(Path(olmo_hydra.__file__).parent),
         "olmo_hydra": olmo_hydra.__version__,
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
@@ -66,7 +67,7 @@ def append_start(run_dir: RunDir, start: dict[str, Any]) -> None:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit of the checkout that tracks `folder`, and what differs from it; None when no checkout does.
+    """Top folder and commit of the checkout that tracks `folder`, and what differs; None when no checkout does.
 
     The diff is of tracked files; its SHA-256 is over the whole text, which is kept up to `MAX_DIFF_BYTES`. Files that
     git does not know are named.
@@ -81,6 +82,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     diff = _git(root, "diff", "HEAD") or b""
     untracked = _git(root, "ls-files", "--others", "--exclude-standard") or b""
     return {
+        "top": str(root),
         "commit": commit.decode().strip(),
         "dirty": bool(diff),
         "diff_sha256": hashlib.sha256(diff).hexdigest() if diff else None,

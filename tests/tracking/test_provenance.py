@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -29,7 +30,8 @@ def test_git_state_says_commit_and_what_differs(tmp_path):
     folder = tmp_path / "package"
     commit = checkout(folder)
     assert provenance.git_state(folder) == {
-        "commit": commit, "dirty": False, "diff_sha256": None, "diff": "", "diff_bytes": 0, "untracked": [],
+        "top": str(folder.resolve()), "commit": commit, "dirty": False, "diff_sha256": None,
+        "diff": "", "diff_bytes": 0, "untracked": [],
     }  # fmt: skip
     (folder / "__init__.py").write_text("x = 2\n")
     (folder / "new.py").write_text("")
@@ -60,14 +62,15 @@ def test_a_package_inside_somebody_elses_checkout_has_no_git_state(tmp_path):
 
 def test_starts_are_appended_with_what_they_ran_on(tmp_path, monkeypatch):
     cfg = compose(["optim.lr=1e-3"])
-    monkeypatch.setattr(sys, "argv", ["train.py", "optim.lr=1e-3", "run.tag=a b"])
+    monkeypatch.setattr(sys, "argv", ["../train.py", "optim.lr=1e-3", "run.tag=a b"])
     monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
     for _ in range(2):
         start = provenance.collect(cfg, ["optim.lr=1e-3"], {"fingerprint": "ab"}, {"kind": "cpu"})
         provenance.append_start(RunDir(tmp_path), start)
     starts = json.loads(RunDir(tmp_path).provenance.read_text())["starts"]
     assert len(starts) == 2
-    assert starts[1]["command"] == "train.py optim.lr=1e-3 'run.tag=a b'"
+    assert starts[1]["command"] == "../train.py optim.lr=1e-3 'run.tag=a b'"
+    assert (starts[1]["folder"], starts[1]["script"]) == (os.getcwd(), "../train.py")
     assert starts[1]["packages"]["numpy"] == metadata.version("numpy")
     assert starts[1]["environment"]["XLA_FLAGS"] == "--xla_x=1"
     assert starts[1]["operations"]["hardware"]["layer_loop"] == "unrolled"
