@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from olmo_hydra.report.text import bits
 from olmo_hydra.tracking.run_dir import RunDir
-
-ENDS = ("finished", "paused", "interrupted", "failed")
 
 
 def run(root: Path, as_json: bool) -> None:
@@ -21,23 +20,26 @@ def run(root: Path, as_json: bool) -> None:
         return
     table = Table("run", "state", "step", "held-out bits/byte", "last event")
     for row in found:
-        bits = "" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.3f}"
-        table.add_row(row["run"], row["state"], str(row["step"]), bits, _age(row["time"]))
+        state = row["state"] if row["writer"] is None else f"{row['state']} ({row['writer']})"
+        heldout = "" if row["heldout_step"] is None else bits(row["bits_per_byte"])
+        table.add_row(row["run"], state, str(row["step"]), heldout, _age(row["time"]))
     Console().print(table)
 
 
 def describe(run_dir: RunDir) -> dict[str, Any]:
-    """Name, state, last step with a row, newest held-out bits per byte, time of the last event."""
+    """Name, state and writer, last step with a row, step and bits per byte of the newest held-out evaluation, time of
+    the last event. No `heldout_step`: there is none; no `bits_per_byte` either, or they are not finite.
+    """
     events, metrics = run_dir.rows("events"), run_dir.rows("metrics")
     heldout = [row for row in run_dir.rows("evals") if row["suite"] == "heldout"]
     last = events[-1] if events else {"event": "", "time": datetime.fromtimestamp(0, UTC).isoformat()}
-    ended = next((row["event"] for row in reversed(events) if row["event"] in (*ENDS, "started", "resumed")), "")
-    writer = run_dir.writer()
-    at_rest = ended if ended in ENDS else "died"
+    state, writer = run_dir.state()
     return {
         "run": run_dir.path.name,
-        "state": at_rest if writer is None else f"running ({writer})",
+        "state": state,
+        "writer": writer,
         "step": metrics[-1]["step"] if metrics else 0,
+        "heldout_step": heldout[-1]["step"] if heldout else None,
         "bits_per_byte": heldout[-1]["bits_per_byte"] if heldout else None,
         "time": last["time"],
     }

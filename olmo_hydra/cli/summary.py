@@ -1,8 +1,8 @@
 """What a command says of a run when it ends, read from the run directory."""
 
+from olmo_hydra.report.text import bits
+from olmo_hydra.report.verdict import BASELINES
 from olmo_hydra.tracking.run_dir import RunDir
-
-BASELINES = {"baseline_unigram": "unigram", "baseline_trigram": "trigram"}
 
 
 def summary(run_dir: RunDir) -> str:
@@ -22,8 +22,7 @@ def _table(first: dict, last: dict, by_suite: dict[str, dict]) -> list[str]:
     width = max(len(name) for name in (*last["domains"], "held-out bits/byte"))
     lines = [f"{'held-out bits/byte':{width}}" + "".join(f"{title:>12}" for title in columns) + f"{'stderr':>10}"]
     for name, domain in last["domains"].items():
-        stderr = "" if domain["stderr"] is None else f"{domain['stderr']:.3f}"
-        cells = "".join(f"{row['domains'][name]['bits_per_byte']:>12.3f}" for row in columns.values())
-        lines.append(f"{name:{width}}{cells}{stderr:>10}")
-    means = "".join(f"{row['bits_per_byte']:>12.3f}" for row in columns.values())
+        cells = "".join(f"{bits(row['domains'][name]['bits_per_byte']):>12}" for row in columns.values())
+        lines.append(f"{name:{width}}{cells}{bits(domain['stderr']):>10}")
+    means = "".join(f"{bits(row['bits_per_byte']):>12}" for row in columns.values())
     return [*lines, f"{'mean of domains':{width}}{means}", ""]

@@ -10,15 +10,6 @@ from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
 
-# Events after which nothing follows until the next start.
-ENDS = {
-    "finished": "Finished",
-    "paused": "Paused",
-    "interrupted": "Interrupted",
-    "preempted": "Preempted",
-    "failed": "Failed",
-}
-
 
 class Evidence:
     """The parts of a run, each empty or None where the directory does not have it (yet).
@@ -51,7 +42,7 @@ class Evidence:
         self.heldout = [row for row in evals if row["suite"] == "heldout"]
         self.baselines = {row["suite"]: row for row in evals if row["suite"].startswith("baseline_")}
         self.samples = [sample for row in evals if row["suite"] == "samples" for sample in row["samples"]]
-        self._writer = run_dir.writer()
+        self.state, _ = run_dir.state()
 
     @property
     def steps(self) -> int:
@@ -71,19 +62,7 @@ class Evidence:
     @property
     def finished(self) -> bool:
         """Whether the last update was made."""
-        return any(event["event"] == "finished" for event in self.events)
-
-    @property
-    def state(self) -> str:
-        """One or two words: finished, paused, running, killed, ..."""
-        if self.finished:
-            return ENDS["finished"]
-        kinds = [event["event"] for event in self.events if event["event"] in (*ENDS, "started", "resumed")]
-        if not kinds:
-            return "Not started"
-        if kinds[-1] in ENDS:
-            return ENDS[kinds[-1]]
-        return "Running" if self._writer else "Killed"
+        return self.state == "Finished"
 
     @property
     def skipped(self) -> list[int]:

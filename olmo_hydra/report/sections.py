@@ -102,8 +102,9 @@ def heldout_table(run: Evidence) -> Table:
     columns = ["domain", f"step {count(last['step'])}", "std. error", *beside, "documents", "text"]
     rows = []
     for name, domain in last["domains"].items():
-        others = [row["domains"][name]["bits_per_byte"] if name in row["domains"] else None for row in beside.values()]
-        rows.append([name, bits(domain["bits_per_byte"]), f"± {bits(domain['stderr'])}", *map(bits, others),
+        there = [row["domains"] for row in beside.values()]
+        others = [bits(domains[name]["bits_per_byte"]) if name in domains else "" for domains in there]
+        rows.append([name, bits(domain["bits_per_byte"]), f"± {bits(domain['stderr'])}", *others,
                      count(domain["documents"]), size(domain["bytes"])])  # fmt: skip
     documents, n_bytes = (sum(domain[key] for domain in last["domains"].values()) for key in ("documents", "bytes"))
     means = [bits(row["bits_per_byte"]) for row in beside.values()]

@@ -25,8 +25,8 @@ def size(n_bytes: float) -> str:
 
 
 def bits(value: float | None) -> str:
-    """Bits per byte."""
-    return "unknown" if value is None else f"{value:.3f}"
+    """Bits per byte, or their standard error. None is what a row holds of a number that is not finite."""
+    return "nan" if value is None else f"{value:.3f}"
 
 
 def moment(iso: str) -> str:

@@ -20,10 +20,12 @@ def verdict(run: Evidence) -> str:
     first, last = run.heldout[0], run.heldout[-1]
     where = f" at step {count(last['step'])}" if last["step"] != run.done else ""
     text = f"After {made} ({short(run.done * run.tokens_per_update)} tokens), "
-    if last is first:
+    if last["bits_per_byte"] is None:
+        text += f"held-out bits per byte are not finite{where}: the model gives some text no probability."
+    elif last is first:
         text += f"held-out bits per byte stand at {bits(last['bits_per_byte'])}{where}; there is one evaluation so far."
-    elif last["bits_per_byte"] is None or first["bits_per_byte"] is None:
-        text += "held-out bits per byte are not finite: the model does not assign a probability to all of the text."
+    elif first["bits_per_byte"] is None:
+        text += f"held-out bits per byte stand at {bits(last['bits_per_byte'])}{where}; the first were not finite."
     else:
         fell = "fell" if last["bits_per_byte"] < first["bits_per_byte"] else "did not fall: they went"
         ends = f"from {bits(first['bits_per_byte'])} to {bits(last['bits_per_byte'])}{where}"
@@ -34,9 +36,8 @@ def verdict(run: Evidence) -> str:
 def _against_baselines(run: Evidence, last: Row) -> str:
     if last["bits_per_byte"] is None:
         return ""
-    levels = {
-        label: run.baselines[suite]["bits_per_byte"] for suite, label in BASELINES.items() if suite in run.baselines
-    }
+    rows = {label: run.baselines[suite] for suite, label in BASELINES.items() if suite in run.baselines}
+    levels = {label: level for label, row in rows.items() if (level := row["bits_per_byte"]) is not None}
     beaten = [f"{label} ({bits(level)})" for label, level in levels.items() if last["bits_per_byte"] < level]
     ahead = [f"{label} ({bits(level)})" for label, level in levels.items() if last["bits_per_byte"] >= level]
     text = ""
@@ -51,19 +52,19 @@ def key_numbers(run: Evidence) -> list[tuple[str, str, str]]:
     """Label, value and remark of the numbers a reader looks for first."""
     numbers = [("Updates", count(run.done), f"of {count(run.steps)}")]
     if run.heldout:
-        trigram = run.baselines["baseline_trigram"]["bits_per_byte"] if "baseline_trigram" in run.baselines else None
-        remark = "bits per byte" + (f"; trigram {bits(trigram)}" if trigram is not None else "")
+        remark = "bits per byte"
+        if "baseline_trigram" in run.baselines:
+            remark += f"; trigram {bits(run.baselines['baseline_trigram']['bits_per_byte'])}"
         numbers.append(("Held-out", bits(run.heldout[-1]["bits_per_byte"]), remark))
-    losses = [row["loss"] for row in run.metrics[-20:] if row["loss"] is not None]
-    if losses:
-        numbers.append(
-            ("Training loss", f"{sum(losses) / len(losses):.3f}", f"nats per token, last {len(losses)} rows")
-        )
-    if run.throughput:
-        speed = median(row["tokens_per_second"] for row in run.throughput)
+    if run.metrics:
+        losses = [row["loss"] for row in run.metrics[-20:] if row["loss"] is not None]
+        mean = f"{sum(losses) / len(losses):.3f}" if losses else "nan"
+        numbers.append(("Training loss", mean, f"nats per token, last {len(losses) or len(run.metrics[-20:])} rows"))
+    speeds = [row["tokens_per_second"] for row in run.throughput if row["tokens_per_second"] is not None]
+    if speeds:
         utilisation = [row["mfu"] for row in run.throughput if row["mfu"] is not None]
         remark = f"MFU {median(utilisation):.1%}" if utilisation else "MFU: peak unknown"
-        numbers.append(("Tokens per second", short(speed), f"median; {remark}"))
+        numbers.append(("Tokens per second", short(median(speeds)), f"median; {remark}"))
     if len(run.events) > 1:
         numbers.append(
             (

@@ -13,6 +13,15 @@ from typing import Any, Literal
 from olmo_hydra.config.errors import RequestError
 
 Kind = Literal["metrics", "throughput", "evals", "events"]
+State = Literal["Not started", "Running", "Finished", "Paused", "Interrupted", "Failed", "Killed"]
+
+# Events after which nothing follows until the next start, and the state they leave a run in.
+_ENDED: dict[str, State] = {
+    "finished": "Finished",
+    "paused": "Paused",
+    "interrupted": "Interrupted",
+    "failed": "Failed",
+}
 
 
 class RunDir:
@@ -46,6 +55,22 @@ class RunDir:
     def finished(self) -> bool:
         """Whether the run has recorded that it reached its last step."""
         return any(row["event"] == "finished" for row in self.rows("events"))
+
+    def state(self) -> tuple[State, str | None]:
+        """What the run's events and its lock say of it, and the process that writes it (for a run at rest None).
+
+        A process that is to resume a run holds it for some seconds before its first event; until then the state is
+        still the old one.
+        """
+        writer = self.writer()  # before the events: a run that ends in between was not killed
+        kinds = [row["event"] for row in self.rows("events") if row["event"] in (*_ENDED, "started", "resumed")]
+        if "finished" in kinds:
+            return "Finished", writer
+        if kinds and kinds[-1] in _ENDED:
+            return _ENDED[kinds[-1]], writer
+        if writer is not None:
+            return "Running", writer
+        return "Killed" if kinds else "Not started", None
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -33,9 +33,9 @@ def start() -> dict:
              "heldout": {"documents": 150, "bytes": 2_300_000, "tokens": 2_300_150}}  # fmt: skip
     return {
         "time": "2026-01-05T09:00:00+00:00", "command": "train.py", "overrides": OVERRIDES,
-        "folder": "/home/me/my olmo",
-        "git": {"commit": "5e53fd6" + "0" * 33, "dirty": True, "diff_sha256": "ab" * 32, "diff": "-a < b\n+a > b\n",
-                "diff_bytes": 14, "untracked": []},
+        "folder": "/home/me/my runs", "script": "../olmo/train.py",
+        "git": {"top": "/home/me/olmo", "commit": "5e53fd6" + "0" * 33, "dirty": True, "diff_sha256": "ab" * 32,
+                "diff": "-a < b\n+a > b\n", "diff_bytes": 14, "untracked": []},
         "olmo_hydra": "0.1.0", "packages": {"jax": "0.10.2", "flax": "0.12.8", "numpy": "2.3.1"}, "python": "3.11.7",
         "environment": {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}, "host": "workstation",
         "os": "Linux-6.1-x86_64", "cpus": 2, "parameters": 921_728,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.report.build import page, write_report
@@ -13,7 +14,9 @@ from olmo_hydra.report.content import Chart, Code, Facts, Table
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
-from tests.report.synthetic import HOSTILE, OVERRIDES, SKIPPED, config, evaluation, finished_run, training
+from tests.report.synthetic import HOSTILE, OVERRIDES, SKIPPED, config, evaluation, finished_run, start, training
+
+NAN = float("nan")
 
 
 @pytest.fixture(scope="module")
@@ -76,10 +79,34 @@ def test_what_ran_counts_the_parameters(whole):
 def test_the_command_repeats_a_finished_run_under_a_tag(whole):
     (command,) = blocks(whole, "again", Code)
     change_folder, checkout, again = command.text.splitlines()
-    assert change_folder == "cd '/home/me/my olmo'"
-    assert checkout.startswith("git checkout 5e53fd6") and checkout.endswith("# and the changes below")
+    assert change_folder == "cd '/home/me/my runs'"
+    assert checkout == f"git -C /home/me/olmo checkout 5e53fd6{33 * '0'}  # and the changes below"
     words = subprocess.run(["sh", "-c", f"printf '%s\\n' {again}"], capture_output=True, text=True, check=True).stdout
-    assert words.splitlines() == ["python", "train.py", *OVERRIDES, "run.tag=again"]
+    assert words.splitlines() == ["python", "../olmo/train.py", *OVERRIDES, "run.tag=again"]
+
+
+@pytest.mark.parametrize(("finished", "tag"), [(False, "run.tag=a b"), (True, "run.tag=again")])
+def test_the_command_works_as_printed_from_any_folder_and_does_not_pause_again(bare, tmp_path, finished, tag):
+    """In a real checkout, started from another folder than its own."""
+    checkout, started_in = tmp_path / "my olmo", tmp_path / "experi'ments"
+    started_in.mkdir()
+    checkout.mkdir()
+    (checkout / "train.py").write_text("import os, sys; print(*sys.argv, os.getcwd(), sep='\\n')")
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for arguments in (["init", "-q"], ["add", "train.py"], ["commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", checkout, *identity, *arguments], check=True)
+    commit = subprocess.check_output(["git", "-C", checkout, "rev-parse", "HEAD"], text=True).strip()
+    git = {**start()["git"], "top": str(checkout), "commit": commit}
+    first = {**start(), "folder": str(started_in), "script": "../my olmo/train.py", "git": git}
+    bare.provenance.write_text(json.dumps({"starts": [first]}))
+    bare.overrides.write_text(yaml.safe_dump([*OVERRIDES, "run.stop_at=30", "run.tag=a b", "++run.stop_at=60"]))
+    record = Record(bare)
+    for event in ("started", "paused", "resumed", "finished" if finished else "paused"):
+        record.event(event)
+    (command,) = blocks(bare, "again", Code)
+    script = f'python() {{ "{sys.executable}" "$@"; }}\n{command.text}'
+    done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["../my olmo/train.py", *OVERRIDES, tag, str(started_in)]
 
 
 def test_a_run_that_has_only_its_config_has_a_page(bare):
@@ -108,7 +135,10 @@ def test_without_held_out_text_nothing_is_claimed(bare):
                           "(4.945) model. It has not beaten the trigram (3.117) model."),
         ((8.0, 9.0), 2.9, "did not fall: they went from 8.600 to 9.675 at step 100. It has not beaten the trigram "
                           "(3.117) or the unigram (4.945) model on the same text."),
-        ((8.0, float("nan")), 2.9, "are not finite"),
+        ((8.0, NAN), 2.9, "are not finite at step 100: the model gives some text no probability."),
+        ((NAN,), 2.9, "are not finite at step 0: the model gives some text no probability."),
+        ((NAN, 3.5), NAN, "stand at 3.763 at step 100; the first were not finite. On the same text that is better than "
+                          "the unigram (4.945) model."),
         ((8.0,), None, "stand at 8.600 at step 0; there is one evaluation so far."),
     ],
 )  # fmt: skip
@@ -121,8 +151,30 @@ def test_the_verdict_claims_no_more_than_the_numbers(bare, levels, trigram, clai
         record.evaluation(evaluation(0, "baseline_trigram", trigram))
         record.evaluation(evaluation(0, "baseline_unigram", 4.6))
     training(record, range(1, 151), None)
-    assert claim in content(bare).verdict
+    assert content(bare).verdict.endswith(claim)
     write_report(bare)
+
+
+def test_numbers_that_are_not_finite_are_shown_as_such(bare):
+    record = Record(bare)
+    record.event("started")
+    for row in (evaluation(0, "heldout", 8.0), evaluation(0, "baseline_trigram", NAN), evaluation(9, "heldout", NAN)):
+        row["domains"]["topics"]["stderr"] = NAN
+        record.evaluation(row)
+    record.metrics({"step": 9, **dict.fromkeys(("loss", "z_loss", "lr", "grad_norm", "param_norm"), NAN)})
+    record.throughput({"step": 9, "seconds": 0.0, "tokens_per_second": float("inf"), "mfu": NAN})
+    shown = content(bare)
+    (table,) = blocks(bare, "learning", Table)
+    assert table.rows[3][:5] == ["topics", "nan", "± nan", "nan", "7.600"]
+    assert table.rows[4][:5] == ["mean over domains", "nan", "", "nan", "8.600"]
+    numbers = {label: (value, remark) for label, value, remark in shown.key_numbers}
+    assert numbers["Held-out"] == ("nan", "bits per byte; trigram nan")
+    assert numbers["Training loss"] == ("nan", "nats per token, last 1 rows")
+    assert {chart.id: chart.series[0].y for chart in shown.charts()} == {
+        "heldout": [8.6, None], "loss": [None], "lr": [None], "grad_norm": [None], "param_norm": [None],
+        "z_loss": [None], "throughput": [None],
+    }  # fmt: skip
+    assert "± nan" in write_report(bare).read_text()
 
 
 def test_a_torn_line_is_left_out_and_damage_is_an_error(whole, tmp_path):

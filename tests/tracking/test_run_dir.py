@@ -17,6 +17,7 @@ def run_dir(tmp_path):
 def test_a_folder_that_is_not_there_has_no_rows_and_no_writer(tmp_path):
     run_dir = RunDir(tmp_path / "absent")
     assert (run_dir.rows("metrics"), run_dir.finished(), run_dir.writer()) == ([], False, None)
+    assert run_dir.state() == ("Not started", None)
 
 
 @pytest.mark.parametrize("tail", [b"", b'{"step": 3', b'{"step": 3}', b"\0\0\0\n", b"3\n"])
@@ -39,6 +40,26 @@ def test_finished_is_an_event(run_dir):
     assert not run_dir.finished()
     run_dir.events.write_text('{"event": "started"}\n{"event": "finished"}\n')
     assert run_dir.finished()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "at_rest", "held"),
+    [
+        ("", "Not started", "Running"),
+        ("started checkpoint", "Killed", "Running"),
+        ("started paused wandb_unavailable", "Paused", "Paused"),
+        ("started interrupted", "Interrupted", "Interrupted"),
+        ("started failed", "Failed", "Failed"),
+        ("started failed resumed", "Killed", "Running"),
+        ("started paused resumed finished", "Finished", "Finished"),
+        ("started finished failed", "Finished", "Finished"),
+    ],
+)
+def test_the_state_follows_from_events_and_lock(run_dir, kinds, at_rest, held):
+    run_dir.events.write_text("".join(f'{{"event": "{kind}"}}\n' for kind in kinds.split()))
+    assert run_dir.state() == (at_rest, None)
+    with run_dir.lock():
+        assert run_dir.state() == (held, f"pid {os.getpid()} on host {os.uname().nodename}")
 
 
 def _hold(path, held, release):
