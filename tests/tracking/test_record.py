@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
@@ -64,6 +64,7 @@ def test_events_carry_the_time_in_utc(tmp_path):
     assert list(event) == ["time", "event", "step"] and event["time"].endswith("+00:00")
 
 
+@settings(deadline=None)  # it forces files to disk
 @given(st.integers(1, 24), st.integers(0, 24), st.binary(max_size=9).filter(lambda tail: b"\n" not in tail))
 def test_an_interrupted_run_writes_the_bytes_of_an_uninterrupted_one(tmp_path_factory, killed_at, checkpoint, tail):
     checkpoint = min(checkpoint, killed_at)
