@@ -1,0 +1,88 @@
+"""How a command ends: one message and one status for every kind of end."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from olmo_hydra.cli.guard import Interrupted, guarded, past_hydra
+from olmo_hydra.cli.main import main
+from olmo_hydra.config.compose import CONF
+from olmo_hydra.config.errors import RequestError, RunFailed
+
+
+@pytest.fixture(autouse=True)
+def hydra_full_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+
+def ending(error: BaseException, *, in_hydra: bool = False) -> int:
+    def command() -> None:
+        if in_hydra:
+            with past_hydra():
+                raise error
+        raise error
+
+    return guarded(command, [])
+
+
+@pytest.mark.parametrize("in_hydra", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (RequestError("must be even", key="model.n", value=3), 2, "error: model.n=3: must be even\n"),
+        (RunFailed("the loss is nan"), 1, "failed: the loss is nan\n"),
+        (Interrupted(15), 143, ""),
+        (KeyboardInterrupt(), 130, "stopped at once; the last checkpoint serves\n"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_status_and_message(error: BaseException, status: int, message: str, in_hydra: bool, capsys) -> None:
+    assert ending(error, in_hydra=in_hydra) == status
+    assert capsys.readouterr() == ("", message)
+
+
+def test_done() -> None:
+    assert guarded(lambda: None, []) == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("a mistake of ours"), AssertionError()])
+def test_a_mistake_of_ours_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised:
+        ending(error)
+    assert raised.value is error
+
+
+def test_the_user_may_ask_for_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(RequestError, match=r"model\.head_dim=96"):
+        main(["preflight", "model.head_dim=96"])
+
+
+def test_the_traceback_through_the_shell() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"}
+    command = [sys.executable, "-m", "olmo_hydra", "preflight", "model.head_dim=96"]
+    plain, full = (
+        subprocess.run(command, capture_output=True, text=True, cwd=CONF.parent, env=environment | more)
+        for more in ({}, {"HYDRA_FULL_ERROR": "1"})
+    )
+    assert plain.returncode == 2 and "Traceback" not in plain.stderr
+    assert full.returncode != 0 and "Traceback" in full.stderr and "model.head_dim=96" in full.stderr
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """As `olmo-hydra preflight | head -1`, with a reader that is surely gone when the command writes."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "olmo_hydra", "preflight"]
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, cwd=CONF.parent)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_head_through_a_shell() -> None:
+    command = f"set -o pipefail; '{sys.executable}' -m olmo_hydra preflight | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=CONF.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("run ") and len(done.stdout.splitlines()) == 1

@@ -1,0 +1,304 @@
+"""The loop: what happens in which order, what a row says, when it stops, and that stopping changes no number."""
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from olmo_hydra.config.compose import compose
+from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.config.operations import CheckpointConfig
+from olmo_hydra.data.loader import Batch
+from olmo_hydra.hardware import devices
+from olmo_hydra.hardware.sharding import make_mesh
+from olmo_hydra.optim import schedules
+from olmo_hydra.train import loop, timer
+from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.state import Program, State
+from olmo_hydra.train.step import Step, make_step
+from olmo_hydra.train.stop import StopRequest
+from tests.train.tiny import TINY, program
+
+STEPS, B, T = 12, 8, 32
+SMALL = (
+    *("model.n_layers=1", "model.window_pattern=[full]", "hardware.devices=1", f"train.steps={STEPS}"),
+    *("schedule=cosine", "schedule.warmup_steps=4", "schedule.final_fraction=0.1"),
+    "+hardware.compiler_options.xla_backend_optimization_level='0'",  # compiles sooner
+    *("eval.every=5", "checkpoint.every=4", "tracking.log_every=1", "optim=skip_step_adamw"),
+)
+META = {"run": "nano-1"}
+SEED = np.random.default_rng().integers(2**32)
+
+
+@dataclass
+class History:
+    """What the loop did, in order; also the tracker it talks to."""
+
+    done: list[tuple[str, int]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    state: State | None = None  # as saved last
+
+    def metrics(self, row: dict[str, Any]) -> None:
+        self.done.append(("row", row["step"]))
+        self.rows.append(row)
+
+    def throughput(self, row: dict[str, Any]) -> None:
+        self.timings.append(row)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        self.events.append((kind, fields))
+
+    def sync(self) -> None:
+        self.done.append(("sync", len(self.rows)))
+
+    def steps(self, kind: str) -> list[int]:
+        return [step for what, step in self.done if what == kind]
+
+    def told(self, kind: str) -> list[int]:
+        return [fields["step"] for what, fields in self.events if what == kind]
+
+
+class SeenCheckpoints(Checkpoints):
+    def __init__(self, folder: Path, history: History):
+        super().__init__(folder, CheckpointConfig(1, None))
+        self._history = history
+
+    def save(self, step: int, state: State, meta: dict[str, Any]) -> None:
+        self._history.done.append(("save", step))
+        self._history.state = jax.tree.map(np.array, state)
+        super().save(step, state, meta)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program and one step function and initial state of it, so that JAX compiles each once."""
+
+    program: Program
+    step: Step
+    state: State
+
+    def copied(self) -> State:
+        """The initial state, to be given away."""
+        return jax.tree.map(jnp.copy, self.state)
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    _, found = program(*SMALL)
+    return Made(found, make_step(found), found.init())
+
+
+def trained(
+    made: Made,
+    folder: Path,
+    *overrides: str,
+    done: int = 0,
+    stop: StopRequest | None = None,
+    during: Callable[[str, int], None] = lambda what, step: None,
+) -> tuple[int, History]:
+    """Runs the loop from `done`; `during("step" or "eval", n)` is called within step or evaluation n."""
+    config = compose([*TINY, *SMALL, *overrides])
+    history = History()
+
+    def batches() -> Iterator[Batch]:
+        for n in range(done, 10**6):
+            rng = np.random.default_rng([SEED, n])
+            tokens_BT = rng.integers(0, 257, (B, T)).astype(np.int32)
+            history.done.append(("batch", n))
+            during("step", n + 1)
+            yield Batch(n, 1, np.arange(B) + B * n, tokens_BT, np.roll(tokens_BT, -1, axis=1))
+
+    def evaluate(step: int, state: State) -> None:
+        history.done.append(("eval", step))
+        during("eval", step)
+
+    checkpoints = SeenCheckpoints(folder, history)
+    try:
+        found = made.program
+        state = checkpoints.restore(done, found.abstract, found.shardings, META) if done else made.copied()
+        parts = loop.Parts(
+            config=config,
+            mesh=make_mesh(config.hardware, devices.acquire(config.hardware, "")),
+            step=made.step,
+            schedule=schedules.build(config.schedule),
+            batches=batches(),
+            checkpoints=checkpoints,
+            meta=META,
+            tracker=history,
+            evaluate=evaluate,
+            stop=stop or StopRequest(),
+        )
+        ended = loop.run(parts, state, done)
+        assert checkpoints.latest() == (history.steps("save") or [done or None])[-1]
+        return ended, history
+    except RunFailed as failure:
+        failure.history = history  # type: ignore[attr-defined]
+        raise
+    finally:
+        checkpoints.close()
+
+
+@pytest.fixture(scope="module")
+def unbroken(made, tmp_path_factory: pytest.TempPathFactory) -> History:
+    done, history = trained(made, tmp_path_factory.mktemp("unbroken"))
+    assert done == STEPS
+    return history
+
+
+def test_the_order_of_everything(unbroken: History) -> None:
+    """A row comes one step late; an evaluation or checkpoint finds all rows; what is saved has been synced."""
+    expected = "eval 0, batch 0, batch 1, row 1, batch 2, row 2, batch 3, row 3, row 4, sync 4, save 4, "
+    expected += "batch 4, row 5, eval 5, batch 5, batch 6, row 6, batch 7, row 7, row 8, sync 8, save 8, "
+    expected += "batch 8, batch 9, row 9, row 10, eval 10, "
+    expected += "batch 10, batch 11, row 11, row 12, eval 12, sync 12, save 12"
+    assert ", ".join(f"{what} {step}" for what, step in unbroken.done) == expected
+    assert unbroken.told("checkpoint") == [4, 8, 12]
+    assert unbroken.events[0][0] == "compiled" and unbroken.events[0][1]["seconds"] > 0
+
+
+def test_what_a_row_says(unbroken: History) -> None:
+    config = compose([*TINY, *SMALL])
+    schedule = schedules.build(config.schedule)
+    for row in unbroken.rows:
+        assert row["tokens"] == row["step"] * B * T
+        assert row["lr"] == np.float32(config.optim.lr * schedule(row["step"]))
+        assert type(row["loss"]) is float and type(row["skipped"]) is int, "plain numbers, as JSON holds them"
+    assert unbroken.rows[0]["loss"] == pytest.approx(np.log(config.model.padded_vocab), abs=0.1)
+    factors = [unbroken.rows[step - 1]["lr"] / config.optim.lr for step in (1, 4, 8, 12)]
+    assert factors == pytest.approx([0.25, 1, 0.55, 0.1], rel=1e-6)  # warm-up, peak, half of the cosine, floor
+    assert [row["step"] for row in unbroken.timings] == list(range(1, STEPS + 1))
+    for timing in unbroken.timings:
+        assert timing["seconds"] * timing["tokens_per_second"] == pytest.approx(B * T) and timing["mfu"] is None
+
+
+def test_the_clock_leaves_out_compiling_and_pauses(made, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+
+    def perf_counter() -> float:
+        clock.now += 1e-6
+        return clock.now
+
+    def during(what: str, step: int) -> None:
+        clock.now += 1.0 if what == "step" else 1000.0
+
+    monkeypatch.setattr(timer, "time", SimpleNamespace(perf_counter=perf_counter))
+    _, history = trained(made, tmp_path, "tracking.log_every=4", during=during)
+    steps = np.diff([0, *(timing["step"] for timing in history.timings)])
+    seconds = [timing["seconds"] for timing in history.timings]
+    assert np.dot(steps, seconds) == pytest.approx(STEPS, abs=0.01)
+
+
+def test_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=5.0)
+    monkeypatch.setattr(timer, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    watch = timer.Timer()
+    clock.now += 2
+    with pytest.raises(RuntimeError), watch.paused():
+        clock.now += 100
+        raise RuntimeError
+    clock.now += 1
+    assert watch.lap() == 3
+    clock.now += 4
+    assert watch.lap() == 4
+
+
+def test_rows_every_so_often_and_the_first_and_last(made, unbroken: History, tmp_path) -> None:
+    _, history = trained(made, tmp_path, "tracking.log_every=5")
+    assert history.rows == [unbroken.rows[step - 1] for step in (1, 5, 10, 12)]
+    assert [row["step"] for row in history.timings] == [1, 5, 10, 12]
+
+
+def test_stop_at_and_resume_change_no_number(made, unbroken: History, tmp_path) -> None:
+    """The pause falls between rows: it must not add one, nor an evaluation."""
+    done, first = trained(made, tmp_path, "run.stop_at=6", "tracking.log_every=4")
+    assert done == 6 and first.steps("save") == [4, 6] and first.steps("eval") == [0, 5]
+    assert len(first.steps("batch")) == 6
+    done, second = trained(made, tmp_path, "tracking.log_every=4", done=6)
+    assert done == STEPS and second.steps("save") == [8, 12] and second.steps("eval") == [10, 12]
+    assert first.rows + second.rows == [unbroken.rows[step - 1] for step in (1, 4, 8, 12)]
+    for left, right in zip(jax.tree.leaves(second.state), jax.tree.leaves(unbroken.state), strict=True):
+        assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
+
+
+def test_nothing_is_left_to_do(made, tmp_path) -> None:
+    trained(made, tmp_path, "run.stop_at=4")
+    done, history = trained(made, tmp_path, "run.stop_at=4", done=4)
+    assert done == 4 and history.done == [] and history.rows == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_request_saves_the_step_it_falls_in(made, unbroken: History, tmp_path, number) -> None:
+    def during(what: str, step: int) -> None:
+        if (what, step) == ("step", 7):
+            signal.raise_signal(number)
+
+    with StopRequest() as stop:
+        done, history = trained(made, tmp_path, during=during, stop=stop)
+    assert done == 7 and history.steps("save") == [4, 7] and history.steps("eval") == [0, 5]
+    assert history.rows == unbroken.rows[:7] and history.done[-2:] == [("sync", 7), ("save", 7)]
+    assert history.told("checkpoint") == [4, 7], "on disk before the loop returns"
+
+
+def test_a_stop_request_before_the_first_step(made, tmp_path) -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        done, history = trained(made, tmp_path, stop=stop)
+    assert done == 0 and not history.steps("batch") and not history.steps("save")
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_stops_at_once(first) -> None:
+    before = [signal.getsignal(number) for number in StopRequest.SIGNALS]
+    with StopRequest() as stop:
+        assert stop.signal is None
+        signal.raise_signal(first)
+        signal.raise_signal(signal.SIGTERM)  # a scheduler's second one is no hurry
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert stop.signal in StopRequest.SIGNALS
+    assert [signal.getsignal(number) for number in StopRequest.SIGNALS] == before
+
+
+def spoilt(found: Program) -> Made:
+    """Parameters whose loss is not finite."""
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), found.abstract)
+    params = jax.tree.map(lambda leaf: leaf + leaf.dtype.type("nan"), zeros.params)
+    return Made(found, make_step(found), jax.device_put(State(params, zeros.opt_state), found.shardings))
+
+
+def failed(made: Made, folder: Path, *overrides: str) -> tuple[str, History]:
+    with pytest.raises(RunFailed) as failure:
+        trained(made, folder, *overrides)
+    return str(failure.value), failure.value.history  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("optim", [("optim=adamw",), ("optim=skip_step_adamw", "optim.compat=true")])
+def test_an_applied_update_that_is_not_finite_fails_before_it_is_saved(tmp_path, optim: tuple[str, ...]) -> None:
+    """OLMo-core's rule applies it until its window is half full (allenai/OLMo-core#424)."""
+    _, found = program(*SMALL, *optim)
+    message, history = failed(spoilt(found), tmp_path, *optim, "checkpoint.every=1")
+    assert "not finite at step 1 " in message and "loss nan" in message and "instances [0, 1, 2" in message
+    assert history.steps("save") == [] and history.told("skipped") == []
+    assert history.steps("row") == [1], "the row shows what went wrong"
+
+
+def test_too_many_skipped_updates_in_a_row_fail(made, tmp_path) -> None:
+    spoilt_made = replace(spoilt(made.program), step=made.step)
+    message, history = failed(spoilt_made, tmp_path, "optim.max_consecutive_skips=3")
+    assert "3 updates in a row" in message and "step 3 " in message and "instances [16, 17" in message
+    assert history.told("skipped") == history.steps("row") == [1, 2, 3]
+
+
+def test_skipped_updates_below_the_limit_go_on(made, tmp_path) -> None:
+    spoilt_made = replace(spoilt(made.program), step=made.step)
+    done, history = trained(spoilt_made, tmp_path, "optim.max_consecutive_skips=13")
+    assert done == STEPS and history.told("skipped") == list(range(1, STEPS + 1))
