@@ -1,4 +1,4 @@
-"""The shim by which Hydra finds our launcher (`hydra/launcher=in_process`). Light: Hydra imports it at every start."""
+"""The shim by which Hydra finds our launcher (`hydra/launcher=local`). Light: Hydra imports it at every start."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +9,22 @@ from hydra.core.utils import JobReturn
 
 
 @dataclass
-class InProcessConfig:
-    _target_: str = "hydra_plugins.olmo_hydra_launcher.InProcessLauncher"
+class LocalConfig:
+    _target_: str = "hydra_plugins.olmo_hydra_launcher.LocalLauncher"
 
 
-class InProcessLauncher(BasicLauncher):
+class LocalLauncher(BasicLauncher):
     """Runs the cells of a sweep one after the other in this process, after checking all of them."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from olmo_hydra.config.compose import resolve
+        from olmo_hydra.launch.cells import tagged
 
         assert self.hydra_context is not None and self.config is not None
-        for overrides in job_overrides:
-            resolve(self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides)))
-        return super().launch(job_overrides, initial_job_idx)
+        cells = tagged(job_overrides)
+        for cell in cells:
+            resolve(self.hydra_context.config_loader.load_sweep_config(self.config, cell))
+        return super().launch(cells, initial_job_idx)
 
 
-ConfigStore.instance().store(group="hydra/launcher", name="in_process", node=InProcessConfig, provider="olmo_hydra")
+ConfigStore.instance().store(group="hydra/launcher", name="local", node=LocalConfig, provider="olmo_hydra")

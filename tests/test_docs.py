@@ -13,7 +13,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from olmo_hydra.cli.main import _parser as olmo_hydra_parser
 from olmo_hydra.config.arguments import refuse_silent_mistakes
-from olmo_hydra.config.compose import CONF, compose
+from olmo_hydra.config.compose import compose
+from olmo_hydra.config.paths import CONF
 
 ROOT = CONF.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]

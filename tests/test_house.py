@@ -18,10 +18,11 @@ MAY_KNOW = {
     "eval": {"config", "model", "data"},
     "train": {"config", "model", "data", "optim", "hardware"},
     "report": {"config", "tracking"},
-    "cli": {"config", "model", "data", "optim", "hardware", "tracking", "eval", "train", "report"},
+    "launch": {"config", "tracking"},
+    "cli": {"config", "model", "data", "optim", "hardware", "tracking", "eval", "train", "report", "launch"},
 }
 HEAVY = {"jax", "flax", "optax", "orbax", "grain", "wandb"}
-WITHOUT_JAX = {"config", "tracking", "report"}
+WITHOUT_JAX = {"config", "tracking", "report", "launch"}
 
 
 def imports(file: Path) -> set[str]:

@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
     sub = command("report", _report, "write report.html of a run from its directory")
-    sub.add_argument("run_directory", type=Path)
+    sub.add_argument("run_directories", type=Path, nargs="+", metavar="RUN")
 
     sub = command("runs", _runs, "a table of runs and their states")
     sub.add_argument("root", type=Path, nargs="?", default=Path("runs"))
@@ -60,7 +60,8 @@ def _report(parsed: argparse.Namespace) -> None:
     from olmo_hydra.report.build import write_report
     from olmo_hydra.tracking.run_dir import RunDir
 
-    print(write_report(RunDir(parsed.run_directory)))
+    for folder in parsed.run_directories:
+        print(write_report(RunDir(folder)))
 
 
 def _runs(parsed: argparse.Namespace) -> None:

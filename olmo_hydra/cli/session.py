@@ -11,7 +11,6 @@ import jax
 import yaml
 
 from olmo_hydra.cli.guard import Interrupted
-from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.identity import flat, plain, run_name
 from olmo_hydra.config.root import OPERATIONS, Config
 from olmo_hydra.data.corpus import Corpus
@@ -23,7 +22,7 @@ from olmo_hydra.hardware.sharding import batch_sharding, make_mesh
 from olmo_hydra.optim import schedules
 from olmo_hydra.report.build import write_report
 from olmo_hydra.tracking import provenance
-from olmo_hydra.tracking.files import replace
+from olmo_hydra.tracking.files import make_folder, replace
 from olmo_hydra.tracking.progress import Progress
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
@@ -51,7 +50,6 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
     jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     with ExitStack() as stack:
-        stack.enter_context(_held(run_dir))
         stop = stack.enter_context(StopRequest())
         progress = Progress()
         corpus = prepare(config.data, cache / "data", progress.note)
@@ -63,6 +61,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         )
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)
+        stack.enter_context(_held(run_dir))
         checkpoints = stack.enter_context(closing(Checkpoints(run_dir.checkpoints, config.checkpoint)))
         meta = {"run": run_name(config), "data": corpus.fingerprint}
         done = checkpoints.latest() or 0
@@ -75,7 +74,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
         tracker.event("resumed" if done else "started", step=done, **changed)
-        with _ended(tracker, progress) as ended:
+        with _ended(run_dir, tracker, progress) as ended:
             parts = loop.Parts(
                 config=config,
                 mesh=mesh,
@@ -97,8 +96,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
                 ended("paused", done)
             else:
                 ended("interrupted", done, signal=stop.signal)
-    write_report(run_dir)
-    if done < config.train.steps and stop.signal is not None:
+    if stop.signal is not None:  # also where the run has just finished: a sweep must not start its next cell
         raise Interrupted(stop.signal)
 
 
@@ -106,17 +104,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
 def _held(run_dir: RunDir) -> Iterator[None]:
     """The run directory, locked, with warnings going to its log as well."""
     with ExitStack() as stack:
-        try:
-            stack.enter_context(run_dir.lock())
-            run_dir.logs.mkdir(exist_ok=True)
-            handler = logging.FileHandler(run_dir.logs / "process_0.log")
-        except OSError as error:
-            raise RequestError(
-                f"the run directory {run_dir.path} cannot be written: {error.strerror}",
-                key="run.root",
-                value=run_dir.path.parent,
-                instead="run.root=FOLDER, one that you can write to",
-            ) from error
+        make_folder(run_dir.path)
+        stack.enter_context(run_dir.lock())
+        make_folder(run_dir.logs)
+        handler = logging.FileHandler(run_dir.logs / "process_0.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger().addHandler(handler)
         stack.callback(handler.close)
@@ -151,8 +142,8 @@ def _description(config: Config, corpus: Corpus) -> dict[str, Any]:
 
 
 @contextmanager
-def _ended(tracker: Tracker, progress: Progress) -> Iterator[Any]:
-    """Yields the function that records how the run ended; whatever leaves the block is recorded as a failure."""
+def _ended(run_dir: RunDir, tracker: Tracker, progress: Progress) -> Iterator[Any]:
+    """Yields the function that records how the run ended; an error that leaves the block is a failure."""
     outcome: dict[str, int] = {}
 
     def ended(kind: str, step: int, **fields: Any) -> None:
@@ -162,12 +153,13 @@ def _ended(tracker: Tracker, progress: Progress) -> Iterator[Any]:
 
     try:
         yield ended
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:
         tracker.event("failed", error=f"{type(error).__name__}: {error}")
         raise
     finally:
         progress.close()
         tracker.finish(outcome.get("status", 1))
+        write_report(run_dir)
 
 
 def _evaluation(config: Config, corpus: Corpus, program: Program, mesh: jax.sharding.Mesh, tracker: Tracker) -> Any:

@@ -12,6 +12,7 @@ from olmo_hydra.config.arguments import refuse_silent_mistakes
 from olmo_hydra.config.compose import compose, resolve
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.identity import run_name
+from olmo_hydra.tracking.files import make_folder
 from olmo_hydra.tracking.run_dir import RunDir
 
 
@@ -25,6 +26,13 @@ def check(arguments: Sequence[str]) -> None:
     if parsed.cfg and parsed.multirun:
         raise RequestError("--cfg shows one run, -m is a sweep of several", instead="--cfg job without -m")
     refuse_silent_mistakes(parsed.overrides)
+    sweep = next((override for override in parsed.overrides if override.startswith("sweep=")), None)
+    if sweep and not parsed.multirun and parsed.cfg is parsed.info is None:
+        raise RequestError("an ablation is a sweep of several runs", key=sweep, instead=f"-m {sweep}")
+    if parsed.multirun:  # Hydra itself writes there before any cell is looked at
+        root = next((o.partition("=")[2] for o in parsed.overrides if o.startswith("run.root=")), None)
+        if root is not None:
+            make_folder(Path(root))
     if parsed.cfg == "job" and parsed.config_name is parsed.config_path is parsed.config_dir is None:
         compose(parsed.overrides)
 
@@ -39,8 +47,13 @@ def run(cfg: DictConfig) -> None:
         from olmo_hydra.cli.session import train
 
         train(config, list(HydraConfig.get().overrides.task), run_dir)
-    if run_dir.finished() and not run_dir.report.exists():
+    if run_dir.finished() and _is_stale(run_dir):
         from olmo_hydra.report.build import write_report
 
         write_report(run_dir)
     print(summary(run_dir))
+
+
+def _is_stale(run_dir: RunDir) -> bool:
+    """Whether the process was killed between the last event and the report of it."""
+    return not run_dir.report.exists() or run_dir.report.stat().st_mtime < run_dir.events.stat().st_mtime

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import yaml
 
-from olmo_hydra.config.compose import CONF
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.paths import CONF
 
 OPTION = re.compile(r"""(?!(null|true|false|nan|inf)$)[A-Za-z_\[{'"]""", re.IGNORECASE)
 

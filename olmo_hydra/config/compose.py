@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -12,11 +11,11 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from olmo_hydra.config import rules
+from olmo_hydra.config.arguments import refuse_silent_mistakes
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.paths import CONF
 from olmo_hydra.config.root import Config
 from olmo_hydra.config.suggest import unknown_key
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def resolve(cfg: DictConfig) -> Config:
@@ -39,6 +38,7 @@ def resolve(cfg: DictConfig) -> Config:
 
 def compose(overrides: Sequence[str]) -> Config:
     """What `python train.py <overrides>` would run. For commands that are not started by Hydra."""
+    refuse_silent_mistakes(overrides)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return resolve(hydra_compose("config", overrides=list(overrides)))
@@ -54,6 +54,6 @@ def _refuse_unknown(node: DictConfig, schema: Any, prefix: str) -> None:
     for key in map(str, node):
         if OmegaConf.is_missing(node, key):
             raise RequestError("has no value", key=f"{prefix}{key}", value="???", instead=f"{prefix}{key}=...")
-        child = node._get_node(key)
-        if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():
+        child = None if OmegaConf.is_interpolation(node, key) else node[key]
+        if isinstance(child, DictConfig):
             _refuse_unknown(child, OmegaConf.get_type(child), f"{prefix}{key}.")

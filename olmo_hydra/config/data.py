@@ -43,6 +43,8 @@ class DataConfig:
     seq_len: int = MISSING
     domains: dict[str, DomainConfig] = field(default_factory=dict)
     heldout_fraction: float = MISSING
+    heldout_bytes: int | None = None
+    heldout_document_bytes: int | None = None
     split_seed: int = MISSING
     min_bytes: int = MISSING
     max_bytes: int | None = None
@@ -57,6 +59,11 @@ class DataConfig:
             value=self.heldout_fraction,
             instead="data.heldout_fraction=0.05",
         )
+        for name in ("heldout_bytes", "heldout_document_bytes"):
+            value = getattr(self, name)
+            require(
+                value is None or value >= 4, "must be at least 4, or null for no limit", key=f"data.{name}", value=value
+            )
         require(self.min_bytes >= 1, "must be at least 1", key="data.min_bytes", value=self.min_bytes)
         require(
             self.max_bytes is None or self.max_bytes >= self.min_bytes,

@@ -13,7 +13,7 @@ class RequestError(Exception):
       key: Full config key the problem belongs to (`model.head_dim`), if it belongs to one.
       value: The offending value; shown beside the key.
       instead: What to write instead: an override, a command or a rule.
-      where: File or command the value came from. Filled in by `config.compose.explain` when it is not given.
+      where: File or command the value came from. Filled in by `config.explain.explain` when it is not given.
     """
 
     def __init__(

@@ -12,9 +12,9 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from olmo_hydra.config.compose import CONF
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.origin import display, origin
+from olmo_hydra.config.paths import CONF
 from olmo_hydra.config.root import Config
 from olmo_hydra.config.suggest import choices, nearest, unknown_key
 

@@ -78,6 +78,9 @@ class HardwareConfig:
             setattr(self.mesh, free[0], self.devices // taken)
 
     def check(self, global_batch: int) -> None:
+        for name in ("peak_tflops", "hbm_gib"):
+            value = getattr(self, name)
+            require(value is None or value > 0, "must be positive, or null", key=f"hardware.{name}", value=value)
         shards = self.mesh.data * self.mesh.fsdp
         require(
             shards == self.devices,

@@ -16,8 +16,6 @@ class EvalConfig:
 
     every: int = MISSING
     batch: int = MISSING
-    bytes_per_domain: int | None = None
-    bytes_per_document: int | None = None
     prompts: list[str] = MISSING
     sample_tokens: int = MISSING
     temperature: float = MISSING
@@ -25,11 +23,6 @@ class EvalConfig:
     def check(self) -> None:
         require(self.every >= 1, "must be at least 1 step", key="eval.every", value=self.every)
         require(self.batch >= 1, "must be at least 1 instance", key="eval.batch", value=self.batch)
-        for name in ("bytes_per_domain", "bytes_per_document"):
-            value = getattr(self, name)
-            require(
-                value is None or value >= 4, "must be at least 4, or null for no limit", key=f"eval.{name}", value=value
-            )
         require(self.sample_tokens >= 0, "must not be negative", key="eval.sample_tokens", value=self.sample_tokens)
         require(self.temperature >= 0, "must not be negative", key="eval.temperature", value=self.temperature)
 

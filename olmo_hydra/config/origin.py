@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from olmo_hydra.config.compose import CONF
+from olmo_hydra.config.paths import CONF
 
 
 def origin(key: str, arguments: Sequence[str]) -> str | None:

@@ -15,6 +15,7 @@ def apply(config: Config) -> Config:
       RequestError: The first rule that is broken.
     """
     _check_finite(config, prefix="")
+    config.data.check()
     config.train.derive(config.data.seq_len)
     assert config.train.steps is not None
     config.model.derive()
@@ -22,7 +23,6 @@ def apply(config: Config) -> Config:
     config.hardware.derive()
 
     config.model.check()
-    config.data.check()
     config.optim.check()
     config.schedule.check(config.train.steps)
     config.train.check()

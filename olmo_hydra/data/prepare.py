@@ -62,9 +62,10 @@ def prepare(cfg: DataConfig, cache: Path, report: Report) -> Corpus:
 
 
 def recipe_of(cfg: DataConfig) -> dict[str, Any]:
-    """What decides the content of a corpus, as JSON values: the config without `seq_len`, its paths absolute."""
+    """What decides the content of a corpus, as JSON values: its paths absolute, without what only decides its use."""
     recipe = dataclasses.asdict(cfg)
-    del recipe["seq_len"]
+    for use in ("seq_len", "heldout_bytes", "heldout_document_bytes"):
+        del recipe[use]
     recipe["tokenizer"] = cfg.tokenizer.value
     for domain in recipe["domains"].values():
         if domain["path"] is not None:
@@ -137,9 +138,14 @@ def _write_domain(
         if len(raw) < cfg.min_bytes:
             left_out["too short"] += bool(new)
             continue
-        seen.update(new)
-        if cfg.max_bytes is not None:
+        if cfg.max_bytes is not None and len(raw) > cfg.max_bytes:
             raw = cut(raw, cfg.max_bytes)
+            start = hashlib.sha256(raw.strip()).digest()  # texts that differ only further on are copies now
+            if start in seen:
+                left_out["duplicate"] += 1
+                continue
+            seen.add(start)
+        seen.update(new)
         held_out = split_point(cfg.split_seed, domain, document.name) < cfg.heldout_fraction
         split = "heldout" if held_out else "train"
         offset, n_tokens = writers[split].append(raw.decode())

@@ -46,7 +46,7 @@ class InLoop:
         self._tokenizer = tokenizer.build(config.data.tokenizer)
         self._heldout = heldout.HeldOut(
             {
-                name: corpus.heldout(name, config.eval.bytes_per_domain, config.eval.bytes_per_document)
+                name: corpus.heldout(name, config.data.heldout_bytes, config.data.heldout_document_bytes)
                 for name in corpus.domains
             },
             seq_len=config.data.seq_len,

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from olmo_hydra.data.loader import IGNORED
+from olmo_hydra.model.cross_entropy import cross_entropy
 
 
 def make_scorer(
@@ -23,10 +22,8 @@ def make_scorer(
     @jax.jit
     def nats(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
         logits_BTV = nnx.merge(graphdef, params)(tokens_BT)
-        is_label_BTV = jnp.arange(logits_BTV.shape[-1]) == labels_BT[..., None]
-        label_logit_BT = jnp.where(is_label_BTV, logits_BTV, 0.0).sum(axis=-1)
-        nats_BT = jax.nn.logsumexp(logits_BTV, axis=-1) - label_logit_BT
-        return jnp.where(labels_BT != IGNORED, nats_BT, 0.0).sum(axis=-1)
+        nats_N, _ = cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
+        return nats_N.reshape(labels_BT.shape).sum(axis=-1)
 
     def score(params: nnx.State, tokens_BT: np.ndarray, labels_BT: np.ndarray) -> np.ndarray:
         return np.asarray(nats(params, place(tokens_BT), place(labels_BT)))

@@ -31,3 +31,9 @@ def build(cfg: OptimConfig, decay_mask: Tree) -> optax.GradientTransformationExt
 def metrics(state: Tree) -> dict[str, jax.Array]:
     """Scalars an optimizer's state has to say about the last update; nothing, unless its state registers more."""
     return {}
+
+
+@metrics.register(tuple)
+def chained_metrics(states: tuple) -> dict[str, jax.Array]:
+    """What the members of a chain have to say."""
+    return {name: value for state in states for name, value in metrics(state).items()}

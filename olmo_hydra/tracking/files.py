@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from olmo_hydra.config.errors import RequestError
+
 
 def replace(path: Path, content: bytes) -> None:
     """Writes `content` beside `path`, forces it to disk and renames it over `path`."""
@@ -17,3 +19,15 @@ def replace(path: Path, content: bytes) -> None:
         os.fsync(folder)  # the rename itself
     finally:
         os.close(folder)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and its parents. Raises RequestError, naming run.root, where that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"the folder {path} cannot be written: {error.strerror}",
+            key="run.root",
+            instead="run.root=FOLDER, one that you can write to",
+        ) from error

@@ -34,8 +34,10 @@ class Checkpoints:
 
     def save(self, step: int, state: State, meta: Meta) -> None:
         """Starts saving the state after update `step`. It is on disk once `wait` returns or `event` is told."""
-        # On CPU the array and orbax's view of it share memory, which the next step, given the state, writes over.
-        leaves = {name: jnp.copy(leaf) for name, leaf in _by_path(state).items()}
+        leaves = _by_path(state)
+        if jax.default_backend() == "cpu":
+            # Here an array and orbax's view of it share memory, which the next step, given the state, writes over.
+            leaves = {name: jnp.copy(leaf) for name, leaf in leaves.items()}
         args = ocp.args.Composite(state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta))
         if not self._manager.save(step, args=args):
             raise RuntimeError(f"checkpoint {step} was not saved: {self.latest()} is there already")
@@ -63,8 +65,9 @@ class Checkpoints:
         self.tell(event)
 
     def tell(self, event: Event) -> None:
-        """Tells `event` of the save that was started, once, if it is on disk by now. Never waits."""
+        """Tells `event`, once, of a save that is on disk by now; raises the error of one that failed. Never waits."""
         if self._being_written is not None and not self._manager.is_saving_in_progress():
+            self._manager.check_for_errors()
             event("checkpoint", step=self._being_written)
             self._being_written = None
 

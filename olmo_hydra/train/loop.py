@@ -1,6 +1,7 @@
 """The training loop."""
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.config.root import Config
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.hardware.flops import mfu
@@ -119,7 +120,18 @@ def compiled(parts: Parts, state: State) -> Step:
     example = np.zeros((config.train.global_batch, config.data.seq_len), np.int32).reshape(shape)
     batch = jax.device_put(example, batch_sharding(parts.mesh, leading=1))
     options: dict[str, str | bool] = dict(config.hardware.compiler_options)
-    executable = step.lower(state, batch, batch, jnp.float32(0)).compile(compiler_options=options or None)
+    lowered = step.lower(state, batch, batch, jnp.float32(0))
+    try:
+        executable = lowered.compile(compiler_options=options or None)
+    except jax.errors.JaxRuntimeError as error:
+        if not re.search(r"No such compile option|into flag", str(error)):
+            raise
+        raise RequestError(
+            f"the compiler of {config.hardware.platform.value} refuses them: {str(error).splitlines()[0][:200]}",
+            key="hardware.compiler_options",
+            value=options,
+            instead="options that this back end knows; hardware.compiler_options={} for none",
+        ) from error
     parts.tracker.event("compiled", seconds=round(timer.lap(), 3))
     return executable
 
@@ -145,10 +157,10 @@ class Log:
         step, on_device, batch = self._pending
         self._pending = None
         values = {name: value.item() for name, value in jax.device_get(on_device).items()}
-        self._check(step, values, batch)
         self._steps_in_lap += 1
+        wrong = self._wrong(step, values, batch)
         config = self._parts.config
-        if step % config.tracking.log_every and step not in (1, config.train.steps):
+        if wrong is None and step % config.tracking.log_every and step not in (1, config.train.steps):
             return
         per_step = config.train.global_batch * config.data.seq_len
         self._parts.tracker.metrics({"step": step, "tokens": step * per_step, **values})
@@ -160,19 +172,20 @@ class Log:
             {"step": step, "seconds": seconds / steps, "tokens_per_second": rate, "mfu": use}
         )
 
-    def _check(self, step: int, values: dict[str, Any], batch: Batch) -> None:
-        """Stops a run that has gone wrong; where the optimizer skips such updates, after too many in a row."""
+        if wrong is not None:
+            raise RunFailed(wrong)
+
+    def _wrong(self, step: int, values: dict[str, Any], batch: Batch) -> str | None:
+        """Why the run has to stop: an update that is not finite was made, or too many in a row were skipped."""
+        skipped = values.get("skipped", 0)
+        if skipped:
+            self._parts.tracker.event("skipped", step=step, loss=values["loss"], grad_norm=values["grad_norm"])
         finite = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])
         where = f"at step {step} (loss {values['loss']}, gradient norm {values['grad_norm']}, "
         where += f"instances {batch.instances_B[:8].tolist()} ...)"
+        if not finite and not skipped:
+            return f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates"
         limit = self._parts.config.optim.skip_limit
-        if limit is None:
-            if not finite:
-                raise RunFailed(
-                    f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates"
-                )
-            return
-        if values["skipped"]:
-            self._parts.tracker.event("skipped", step=step, loss=values["loss"], grad_norm=values["grad_norm"])
-        if values["consecutive_skips"] >= limit:
-            raise RunFailed(f"{limit} updates in a row were skipped, the last {where}")
+        if limit is not None and values["consecutive_skips"] >= limit:
+            return f"{limit} updates in a row were skipped, the last {where}"
+        return None

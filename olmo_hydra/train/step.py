@@ -9,8 +9,8 @@ import optax
 from flax import nnx
 
 from olmo_hydra.data.loader import IGNORED
+from olmo_hydra.model.cross_entropy import cross_entropy
 from olmo_hydra.optim import metrics as optimizer_metrics
-from olmo_hydra.train.loss import token_losses
 from olmo_hydra.train.state import Program, State
 
 Metrics = dict[str, jax.Array]
@@ -29,8 +29,8 @@ def make_step(program: Program) -> Step:
 
     def loss_sum(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array, targets: jax.Array) -> Any:
         logits_BTV = nnx.merge(program.graphdef, params)(tokens_BT)
-        nats, squares = token_losses(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
-        loss, z_loss = nats / targets, z_weight * squares / targets
+        nats_N, partition_N = cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
+        loss, z_loss = nats_N.sum() / targets, z_weight * jnp.square(partition_N).sum() / targets
         return loss + z_loss, (loss, z_loss)
 
     def step(state: State, tokens_ABT: jax.Array, labels_ABT: jax.Array, lr: jax.Array) -> tuple[State, Metrics]:
@@ -43,7 +43,7 @@ def make_step(program: Program) -> Step:
         if tokens_ABT.shape[0] == 1:
             grads, (loss, z_loss) = gradient(state.params, tokens_ABT[0], labels_ABT[0], targets)
         else:
-            zeros = jax.tree.map(jnp.zeros_like, (state.params, (targets, targets)))
+            zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), (state.params, (targets, targets)))
             (grads, (loss, z_loss)), _ = jax.lax.scan(accumulate, zeros, (tokens_ABT, labels_ABT))
 
         grad_norm = optax.tree.norm(grads)

@@ -9,7 +9,7 @@ import sysconfig
 import time
 from pathlib import Path
 
-from olmo_hydra.config.compose import CONF
+from olmo_hydra.config.paths import CONF
 
 ROOT = CONF.parent
 STEPS = 120
@@ -27,7 +27,7 @@ TINY = [
         "checkpoint.every=25",
         "eval.every=40",
     ),
-    *("eval.bytes_per_domain=2000", "eval.sample_tokens=8", "eval.prompts=['def ']", "tracking.log_every=1"),
+    *("data.heldout_bytes=2000", "eval.sample_tokens=8", "eval.prompts=['def ']", "tracking.log_every=1"),
 ]
 
 

@@ -1,0 +1,5 @@
+"""Where the YAML files lie."""
+
+from pathlib import Path
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
