@@ -34,7 +34,7 @@ SMALL = (
     *("eval.every=5", "checkpoint.every=4", "tracking.log_every=1", "optim=skip_step_adamw"),
 )
 META = {"run": "nano-1"}
-SEED = np.random.default_rng().integers(2**32)
+SEED = int(np.random.default_rng().integers(2**32))
 
 
 @dataclass
@@ -138,7 +138,7 @@ def trained(
             stop=stop or StopRequest(),
         )
         ended = loop.run(parts, state, done)
-        assert checkpoints.latest() == (history.steps("save") or [done or None])[-1]
+        assert (checkpoints.latest() or 0) == (history.steps("save") or [done])[-1]
         return ended, history
     except RunFailed as failure:
         failure.history = history  # type: ignore[attr-defined]
