@@ -148,10 +148,10 @@ def test_runs_and_their_states(capsys, tmp_path: Path, monkeypatch: pytest.Monke
         table = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "│" in line}
     assert f"pid {pid} " in table["busy"] and f"pid {pid} " in rows["busy"]["writer"]
     assert all(row["writer"] is None for name, row in rows.items() if name != "busy")
-    assert {name: row["state"].lower() for name, row in rows.items()} == {
-        "busy": "running",
-        **{"done": "finished", "paused": "paused", "stopped": "interrupted", "wrong": "failed"},
-        **{"killed": "killed", "killed-again": "killed", "at-once": "not started"},
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "busy": "Running",
+        **{"done": "Finished", "paused": "Paused", "stopped": "Interrupted", "wrong": "Failed"},
+        **{"killed": "Killed", "killed-again": "Killed", "at-once": "Not started"},
     }
     assert (rows["done"]["step"], rows["done"]["bits_per_byte"]) == (3, bits)
     assert (rows["paused"]["step"], rows["paused"]["bits_per_byte"], rows["at-once"]["step"]) == (7, None, 0)
