@@ -1,6 +1,7 @@
 """What every command shares: wrong requests become one message and exit status 2."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.config.explain import explain
 
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
+OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|Out of memory|Unable to allocate")
 
 
 class Interrupted(BaseException):
@@ -19,8 +21,9 @@ class Interrupted(BaseException):
     Not an `Exception`: nothing between the loop and the command may swallow it.
     """
 
-    def __init__(self, signal_number: int):
-        super().__init__(f"stopped by signal {signal_number}")
+    def __init__(self, signal_number: int, step: int):
+        saved = f"stopped after update {step}, which is saved" if step else "stopped before the first update"
+        super().__init__(f"{saved}: the same command continues")
         self.status = 128 + signal_number
 
 
@@ -47,12 +50,14 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     Hydra would print its own report of an error and exit with 1; `HYDRA_FULL_ERROR` makes it pass the error on to us.
     Set by the user, it shows the traceback of a wrong request as well.
     """
-    wants_traceback = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    asked = os.environ.get("HYDRA_FULL_ERROR")
+    wants_traceback = asked == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         command()
         sys.stdout.flush()
     except Interrupted as interrupted:
+        print(interrupted, file=sys.stderr)
         return interrupted.status
     except KeyboardInterrupt:
         print("stopped at once; the last checkpoint serves", file=sys.stderr)
@@ -66,8 +71,15 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     except (Exception, Refused) as raised:
         error = raised.error if isinstance(raised, Refused) else raised
         request = explain(error, sys.argv[1:] if arguments is None else arguments)
-        if request is None or wants_traceback:
+        if wants_traceback:
+            raise error from None
+        if request is None and OUT_OF_MEMORY.search(str(error)):
+            print(f"failed: out of memory: {str(error).splitlines()[0][:200]}", file=sys.stderr)
+            return FAILED
+        if request is None:
             raise error from None
         print(request, file=sys.stderr)
         return WRONG_REQUEST
+    finally:
+        os.environ["HYDRA_FULL_ERROR"] = asked or "0"
     return DONE

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("run_directories", type=Path, nargs="+", metavar="RUN")
 
     sub = command("runs", _runs, "a table of runs and their states")
-    sub.add_argument("root", type=Path, nargs="?", default=Path("runs"))
+    sub.add_argument("root", type=lambda text: Path(text.removeprefix("run.root=")), nargs="?", default=Path("runs"))
     sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
     return parser
 

@@ -8,13 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.report.text import bits
 from olmo_hydra.tracking.run_dir import RunDir
 
 
 def run(root: Path, as_json: bool) -> None:
     """Prints a row for each run directory below `root`."""
-    found = [describe(RunDir(config.parent)) for config in sorted(root.glob("*/config.yaml"))]
+    found = [_described(RunDir(config.parent)) for config in sorted(root.glob("*/config.yaml"))]
     if as_json:
         print(json.dumps(found))
         return
@@ -24,6 +25,16 @@ def run(root: Path, as_json: bool) -> None:
         heldout = "" if row["heldout_step"] is None else bits(row["bits_per_byte"])
         table.add_row(row["run"], state, str(row["step"]), heldout, _age(row["time"]))
     Console().print(table)
+
+
+def _described(run_dir: RunDir) -> dict[str, Any]:
+    """One damaged run must not hide the others."""
+    try:
+        return describe(run_dir)
+    except RequestError as damage:
+        changed = datetime.fromtimestamp(run_dir.path.stat().st_mtime, UTC).isoformat()
+        nothing = {"writer": None, "step": 0, "heldout_step": None, "bits_per_byte": None}
+        return {"run": run_dir.path.name, "state": f"Damaged ({damage.where})", "time": changed, **nothing}
 
 
 def describe(run_dir: RunDir) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import jax
 import yaml
 
 from olmo_hydra.cli.guard import Interrupted
+from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.identity import flat, plain, run_name
-from olmo_hydra.config.root import OPERATIONS, Config
+from olmo_hydra.config.root import OPERATIONS, SCIENCE, Config
 from olmo_hydra.data.corpus import Corpus
 from olmo_hydra.data.loader import Batches
 from olmo_hydra.data.prepare import prepare
@@ -67,9 +68,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         done = checkpoints.latest() or 0
         state = checkpoints.restore(done, program.abstract, program.shardings, meta) if done else program.init()
 
+        changed = _freeze(config, overrides, run_dir)
+        if done:
+            _refuse_missing_rows(run_dir)
         record = Record(run_dir)
         record.rewind(done or None)
-        changed = _freeze(config, overrides, run_dir)
         start = provenance.collect(config, overrides, _description(config, corpus), devices.describe(found))
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
@@ -97,7 +100,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             else:
                 ended("interrupted", done, signal=stop.signal)
     if stop.signal is not None:  # also where the run has just finished: a sweep must not start its next cell
-        raise Interrupted(stop.signal)
+        raise Interrupted(stop.signal, done)
 
 
 @contextmanager
@@ -116,19 +119,46 @@ def _held(run_dir: RunDir) -> Iterator[None]:
 
 
 def _freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, Any]:
-    """Writes config.yaml and overrides.yaml at the first start; later, says which operations differ from them."""
+    """Writes config.yaml and overrides.yaml at the first start; later, says which operations differ from them.
+
+    Raises:
+      RequestError: The frozen science is not the run's: somebody edited the file.
+    """
     now = plain(config)
     if not run_dir.config.exists():
         replace(run_dir.overrides, yaml.safe_dump(overrides).encode())
         replace(run_dir.config, yaml.safe_dump(now, sort_keys=False).encode())
         return {}
-    then = flat(yaml.safe_load(run_dir.config.read_text()))
+    with run_dir.config.open() as file:  # an open file, so that an error names it
+        then = flat(yaml.safe_load(file))
+    for key, value in flat({group: now[group] for group in SCIENCE}).items():
+        if then.get(key) != value:
+            raise RequestError(
+                f"the run was frozen with {show(then.get(key))}; its config.yaml was edited",
+                key=key,
+                value=value,
+                where=str(run_dir.config),
+                instead="the original file, or run.tag=NAME for a run of its own",
+            )
     differ = {
         key: {"was": then.get(key), "is": value}
         for key, value in flat({group: now[group] for group in OPERATIONS}).items()
         if then.get(key) != value
     }
     return {"changed": differ} if differ else {}
+
+
+def _refuse_missing_rows(run_dir: RunDir) -> None:
+    """A checkpoint is never ahead of its rows; where their beginning is gone, the record was damaged."""
+    first = next((row["step"] for row in run_dir.rows("metrics")), None)
+    evaluated = {row["suite"] for row in run_dir.rows("evals") if row["step"] == 0}
+    for path, is_there in ((run_dir.metrics, first == 1), (run_dir.evals, "heldout" in evaluated)):
+        if not is_there:
+            raise RequestError(
+                "rows are missing that were there when the checkpoint was saved",
+                where=str(path),
+                instead="a copy of the file, or run.tag=NAME for a run from the start",
+            )
 
 
 def _description(config: Config, corpus: Corpus) -> dict[str, Any]:

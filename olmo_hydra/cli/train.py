@@ -23,6 +23,8 @@ def check(arguments: Sequence[str]) -> None:
       RequestError: The first of them.
     """
     parsed = get_args_parser().parse_args(list(arguments))
+    if parsed.resolve and not (parsed.cfg or parsed.help):
+        raise RequestError("--resolve goes with --cfg", instead="--cfg job --resolve")
     if parsed.cfg and parsed.multirun:
         raise RequestError("--cfg shows one run, -m is a sweep of several", instead="--cfg job without -m")
     refuse_silent_mistakes(parsed.overrides)

@@ -38,6 +38,8 @@ def explain(error: Exception, arguments: Sequence[str]) -> RequestError | None:
         if error.where is None and error.key is not None:
             error.where = origin(error.key, arguments)
         return error
+    if isinstance(error, UnicodeDecodeError) and (file := _not_text()):
+        return RequestError("the file is not UTF-8 text", where=display(file))
     if isinstance(error, yaml.MarkedYAMLError):
         return _unreadable_yaml(error)
     if isinstance(error, MissingConfigException):
@@ -60,6 +62,16 @@ def _unreadable_yaml(error: yaml.MarkedYAMLError) -> RequestError:
     mark = error.problem_mark
     where = None if mark is None else f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
     return RequestError(f"the file is not valid YAML: {error.problem}", where=where)
+
+
+def _not_text() -> str | None:
+    """The config that cannot be decoded: the error itself does not say."""
+    for file in CONF.rglob("*.yaml"):
+        try:
+            file.read_text("utf-8")
+        except UnicodeDecodeError:
+            return str(file.relative_to(CONF).with_suffix(""))
+    return None
 
 
 def _missing_option(error: MissingConfigException, arguments: Sequence[str]) -> RequestError:
@@ -102,6 +114,10 @@ def _bad_value(cause: OmegaConfBaseException, where: str | None) -> RequestError
         )
     if "is not a subclass of" in message:
         return RequestError("is a group of keys, not a value", key=key, where=where, instead=_as_node(where, key))
+    if "is not a ListConfig" in message:
+        return RequestError("is a list", key=key, where=where, instead=f"{key}=[VALUE,VALUE]")
+    if "does not support deletion" in message:
+        return RequestError("cannot be removed: every run has it", key=key, where=where, instead=f"{key}=VALUE")
     if "not Optional" in message:
         return RequestError("needs a value", key=key, value=None, where=where)
     wrong = WRONG_VALUE.match(message)
@@ -125,7 +141,7 @@ def _bad_value(cause: OmegaConfBaseException, where: str | None) -> RequestError
 
 
 def _as_node(where: str | None, key: str) -> str:
-    added = re.fullmatch(r"command line: \+(.+)\.(\w+)(?:\.\w+)?=.*", where or "")
+    added = re.match(rf"command line: \+(.+)\.({re.escape(key)})[.=]", where or "")
     return f"'{added[1]}={{{added[2]}: {{key: value}}}}'" if added else f"{key}.KEY=VALUE"
 
 

@@ -73,7 +73,7 @@ class ModelConfig:
                     f"model.d_model={self.d_model} is not a multiple of it, so the number of heads cannot be derived",
                     key="model.head_dim",
                     value=self.head_dim,
-                    instead=f"model.head_dim={' or '.join(fits)}, or set model.n_heads as well",
+                    instead=f"model.head_dim={' or '.join(fits) or 'a divisor'}, or set model.n_heads as well",
                 )
             self.n_heads = self.d_model // self.head_dim
         if self.n_kv_heads is None:

@@ -49,7 +49,7 @@ class TrainConfig:
             self.steps is not None, "the run has no horizon", key="train.steps", value=None, instead="train.steps=300"
         )
         assert self.steps is not None
-        require(self.steps >= 1, "must be at least 1 update", key="train.steps", value=self.steps)
+        require(1 <= self.steps < 2**31, "must lie in [1, 2^31) updates", key="train.steps", value=self.steps)
         self.tokens = self.steps * per_step
 
     def check(self) -> None:

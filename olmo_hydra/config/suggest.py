@@ -29,10 +29,16 @@ def unknown_key(key: str, schema: Any, where: str | None = None) -> RequestError
         known += ["experiment", "sweep"]
     close = nearest(leaf, known)
     homes = _homes(leaf) if close is None and not parent else []
+    if key in ("experiment", "sweep"):
+        return RequestError(
+            "its file must begin with the line `# @package _global_` and hold keys of the run", key=key, where=where
+        )
     if close is not None:
         instead = f"{parent}.{close}".lstrip(".")
     elif homes:
         instead = " or ".join(homes)
+    elif not known:
+        instead = f"+{key}=VALUE: it is a new key"
     else:
         instead = f"one of the keys of {parent or 'the run'}: {choices(known)}"
     return RequestError("there is no such key", key=key, where=where, instead=instead)

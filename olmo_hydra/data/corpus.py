@@ -84,7 +84,14 @@ class Corpus:
         return documents
 
     def verify(self) -> None:
-        """Reads every token file. Raises RequestError unless its sha256 is the manifest's."""
+        """Reads every token file. Raises RequestError unless files, documents and totals agree with each other."""
+        for domain in self.domains:
+            for split in SPLITS:
+                counted = totals(self.manifest["documents"][domain], split)
+                size = (self.folder / token_file(domain, split)).stat().st_size
+                in_file = counted["tokens"] * self._tokenizer.dtype.itemsize
+                if counted != self.manifest["domains"][domain][split] or size != in_file:
+                    raise _damaged(self.folder, f"the totals of {domain} ({split}) are not those of its documents")
         for file in self.manifest["files"]:
             with (self.folder / file["path"]).open("rb") as opened:
                 if hashlib.file_digest(opened, "sha256").hexdigest() != file["sha256"]:
@@ -114,6 +121,16 @@ def split_point(split_seed: int, domain: str, name: str) -> float:
 def token_file(domain: str, split: str) -> str:
     """Path of a domain's token file inside the corpus folder."""
     return f"{split}/{domain}.bin"
+
+
+def totals(entries: list[dict[str, Any]], split: str) -> dict[str, int]:
+    """Of the documents of a split: their number, bytes of text, and tokens in the file, an end each included."""
+    mine = [entry for entry in entries if entry["split"] == split]
+    return {
+        "documents": len(mine),
+        "bytes": sum(entry["bytes"] for entry in mine),
+        "tokens": sum(entry["tokens"] + 1 for entry in mine),
+    }
 
 
 def cut(raw: bytes, n_bytes: int) -> bytes:

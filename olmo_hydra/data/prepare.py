@@ -16,7 +16,7 @@ from typing import Any
 
 from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import RequestError, require
-from olmo_hydra.data.corpus import MANIFEST, SPLITS, Corpus, cut, digest, split_point, token_file
+from olmo_hydra.data.corpus import MANIFEST, SPLITS, Corpus, cut, digest, split_point, token_file, totals
 from olmo_hydra.data.sources import NOT_INSTALLED, NOT_UTF8, SEPARATOR, Document, LeftOut, documents, installed
 from olmo_hydra.data.tokenizer import ByteTokenizer, build
 
@@ -159,7 +159,7 @@ def _write_domain(
                 "tokens": n_tokens,
             }
         )
-    summary = {split: _totals(entries, split) for split in SPLITS}
+    summary = {split: totals(entries, split) for split in SPLITS}
     for split, total in summary.items():
         require(
             total["documents"] > 0,
@@ -211,16 +211,6 @@ class TokenFile:
         size = self._file.tell()
         self._file.close()
         return {"bytes": size, "sha256": self._sha256.hexdigest()}
-
-
-def _totals(entries: list[dict[str, Any]], split: str) -> dict[str, int]:
-    """Documents, bytes of text, and tokens in the file: those of the documents and an end each."""
-    mine = [entry for entry in entries if entry["split"] == split]
-    return {
-        "documents": len(mine),
-        "bytes": sum(entry["bytes"] for entry in mine),
-        "tokens": sum(entry["tokens"] + 1 for entry in mine),
-    }
 
 
 def _line(domain: str, summary: dict[str, Any]) -> str:

@@ -47,10 +47,22 @@ class Checkpoints:
         """The state after update `step`, laid out as `shardings` says, on any number of devices.
 
         Raises:
-          RequestError: The checkpoint was written by another program than `meta` describes.
+          RequestError: The checkpoint was written by another program than `meta` describes, or it is damaged.
         """
-        saved = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
-        refuse_other(saved, meta, self._manager.directory / str(step))
+        try:
+            saved = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
+            refuse_other(saved, meta, self._manager.directory / str(step))
+            return self._arrays(step, abstract, shardings)
+        except RequestError:
+            raise
+        except Exception as error:  # of many types, by what is damaged
+            raise RequestError(
+                f"the checkpoint of update {step} is damaged: {type(error).__name__}",
+                where=str(self._manager.directory / str(step)),
+                instead="a copy of it; without that folder, the same command continues from the checkpoint before",
+            ) from error
+
+    def _arrays(self, step: int, abstract: State, shardings: State) -> State:
         template = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
             for (name, leaf), sharding in zip(_by_path(abstract).items(), jax.tree.leaves(shardings), strict=True)

@@ -1,5 +1,7 @@
 """Being asked to stop: by Ctrl-C, or by a scheduler's SIGTERM."""
 
+import contextlib
+import os
 import signal
 from types import FrameType, TracebackType
 
@@ -28,3 +30,5 @@ class StopRequest:
         if self.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = number
+        with contextlib.suppress(OSError):  # not `print`: the signal may have come in the middle of one
+            os.write(2, b"\nstopping once the update at hand is saved; Ctrl-C again stops at once\n")

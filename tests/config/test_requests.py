@@ -58,6 +58,12 @@ WRONG = [
     ("optim.clip_norm=???", ["optim.clip_norm=???", "no value"]),
     ("hardware.peak_tflops=0", ["hardware.peak_tflops=0", "positive"]),
     ("data.seq_len=0 train.tokens=100 train.steps=null", ["data.seq_len=0", "at least 2"]),
+    ("train.steps=99999999999", ["train.steps=99999999999", "2^31"]),
+    ("tracking.tags=x", ["tracking.tags", "is a list", "tracking.tags=[VALUE,VALUE]"]),
+    ("~optim.lr", ["optim.lr", "cannot be removed", "command line: ~optim.lr"]),
+    ("'hardware.compiler_options={a: b}'", ["hardware.compiler_options.a", "+hardware.compiler_options.a"]),
+    ("+data.domains.new.source=stdlib", ["data.domains.new", "'data.domains={new: "]),
+    ("model.d_model=99999999", ["model.head_dim=64", "a divisor"]),
     ("eval.every=0", ["eval.every=0", "at least 1"]),
     ("checkpoint.keep=0", ["checkpoint.keep=0"]),
     ("tracking.wandb=onlin", ["tracking.wandb=onlin", "tracking.wandb=online"]),
@@ -108,6 +114,7 @@ FILES = {
     "top": ("modle: {lr: 3}", ["modle", "bad_top.yaml", "instead: model"]),
     "type": ("optim: {lr: abc}", ["optim.lr=abc", "bad_type.yaml", "a number"]),
     "rule": ("train: {global_batch: 0}", ["train.global_batch=0", "bad_rule.yaml"]),
+    "package": ("", ["_global_"]),
     "syntax": ("optim: {lr: 3", ["bad_syntax.yaml", "line", "not valid YAML"]),
 }
 
@@ -117,10 +124,16 @@ FILES = {
 def test_wrong_file(group: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conf = copied_conf(tmp_path, monkeypatch)
     content, expected = FILES[kind]
-    (conf / group / f"bad_{kind}.yaml").write_text(f"# @package _global_\n{content}\n")
+    header = "" if kind == "package" else "# @package _global_\n"
+    (conf / group / f"bad_{kind}.yaml").write_text(f"{header}{content or 'train: {seed: 1}'}\n")
     message = refusal([f"{group}=bad_{kind}"])
     for part in expected:
         assert part in message
+
+
+def test_a_file_that_is_not_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copied_conf(tmp_path, monkeypatch) / "experiment" / "binary.yaml").write_bytes(b"\xff\xfe\x00garb")
+    assert "not UTF-8" in (message := refusal(["experiment=binary"])) and "experiment/binary.yaml" in message
 
 
 def copied_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -155,3 +155,32 @@ def test_two_starts_on_one_directory(root: Path) -> None:
     finally:
         first.kill()
         first.wait()
+
+
+def test_damage_is_refused_with_one_message_and_nothing_is_lost(root: Path, unbroken: Path) -> None:
+    options = ("run.tag=hurt", "tracking.wandb=disabled")
+    assert train(root, *options, "run.stop_at=30").returncode == 0
+    directory = find(root, "hurt")
+    assert directory is not None
+
+    def refused(path: Path, content: bytes, *parts: str) -> None:
+        before = path.read_bytes()
+        path.write_bytes(content)
+        done = train(root, *options)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-2000:]
+        assert all(part in done.stderr for part in (str(path.name), *parts)), done.stderr
+        assert path.read_bytes() == content
+        path.write_bytes(before)
+
+    frozen = (directory / "config.yaml").read_bytes()
+    refused(directory / "metrics.jsonl", b"", "rows are missing")
+    refused(directory / "evals.jsonl", b"\xff\xfe", "rows are missing")
+    refused(directory / "config.yaml", frozen.replace(b"lr: 0.002", b"lr: 0.5"), "optim.lr=0.002", "edited")
+    refused(directory / "config.yaml", b"a: [", "line 2")
+    index = directory / "checkpoints" / "30" / "state" / "manifest.ocdbt"
+    whole, _ = index.read_bytes(), index.write_bytes(b"x")
+    done = train(root, *options)
+    assert done.returncode == 2 and "the checkpoint of update 30 is damaged" in done.stderr, done.stderr[-2000:]
+    index.write_bytes(whole)
+    assert train(root, *options).returncode == 0
+    assert_identical(directory, unbroken)
