@@ -76,18 +76,18 @@ def test_horizon_in_tokens_is_rounded_up_to_updates() -> None:
 def test_identity_is_science_only() -> None:
     base = compose([])
     same = ["hardware=cpu_sim", "eval.every=7", "checkpoint.every=9", "tracking.log_every=3", "run.stop_at=5"]
-    other = ["model.window=32", "data.seq_len=128", "optim.b2=0.99", "schedule.warmup_steps=41", "train.seed=1"]
+    other = ["model.window=32", "data.seq_len=128", "optim.b2=0.99", "schedule.warmup_steps=37", "train.seed=1"]
     assert {identity(compose([override])) for override in same} == {identity(base)}
     assert len({identity(compose([override])) for override in other} | {identity(base)}) == len(other) + 1
-    assert identity(compose(["model.n_heads=2", "train.tokens=1638400"])) == identity(base)  # what was derived anyway
+    assert identity(compose(["model.n_heads=2", "train.tokens=1474560"])) == identity(base)  # what was derived anyway
     assert {*SCIENCE, *OPERATIONS} == set(plain(base))
 
 
 def test_identity_does_not_move() -> None:
     """The name of the default run. It changes when the nano recipe or a science field changes: say so in the
     changelog, since runs that were started before are then other runs."""
-    assert run_name(compose([])) == "nano-28d2764f"
-    assert run_name(compose(["run.tag=again"])) == "nano-again-28d2764f"
+    assert run_name(compose([])) == "nano-a8912772"
+    assert run_name(compose(["run.tag=again"])) == "nano-again-a8912772"
 
 
 def test_frozen_config_composes_to_itself(tmp_path: Path) -> None:
