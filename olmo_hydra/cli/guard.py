@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import yaml
 from omegaconf.errors import OmegaConfBaseException
 
 from olmo_hydra.config.errors import RequestError, RunFailed
@@ -40,7 +41,7 @@ def past_hydra() -> Iterator[None]:
     """Wraps a Hydra task: wrong requests leave it as `Refused`."""
     try:
         yield
-    except (RequestError, OmegaConfBaseException) as error:
+    except (RequestError, OmegaConfBaseException, yaml.MarkedYAMLError) as error:
         raise Refused(error) from error
 
 

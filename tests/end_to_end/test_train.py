@@ -176,7 +176,7 @@ def test_damage_is_refused_with_one_message_and_nothing_is_lost(root: Path, unbr
     refused(directory / "metrics.jsonl", b"", "rows are missing")
     refused(directory / "evals.jsonl", b"\xff\xfe", "rows are missing")
     refused(directory / "config.yaml", frozen.replace(b"lr: 0.002", b"lr: 0.5"), "optim.lr=0.002", "edited")
-    refused(directory / "config.yaml", b"a: [", "line 2")
+    refused(directory / "config.yaml", b"a: [", "line 1")
     index = directory / "checkpoints" / "30" / "state" / "manifest.ocdbt"
     whole, _ = index.read_bytes(), index.write_bytes(b"x")
     done = train(root, *options)

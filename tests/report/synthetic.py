@@ -49,7 +49,7 @@ def start() -> dict:
 def config(run_dir: RunDir) -> None:
     """The frozen config and what was typed, and nothing else."""
     run_dir.path.mkdir(parents=True)
-    run_dir.config.write_text(yaml.safe_dump(plain(compose(OVERRIDES)), sort_keys=False))
+    run_dir.config.write_text(yaml.safe_dump(plain(compose([*OVERRIDES, "train.steps=400"])), sort_keys=False))
     run_dir.overrides.write_text(yaml.safe_dump(OVERRIDES))
 
 
