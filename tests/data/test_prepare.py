@@ -109,6 +109,19 @@ def test_a_copied_passage_stays_in_its_first_document(cfg, tmp_path, monkeypatch
     assert corpus.manifest["domains"]["docs"]["left_out"] == {"too short": 1, "duplicate": 29 + 1}
 
 
+def test_texts_that_differ_only_past_the_cut_are_copies(cfg, tmp_path, monkeypatch):
+    def alike(_):
+        for i in range(80):
+            yield Document(str(i), f"{i // 2:02}" + "z" * 98 + f"tail {i}")
+
+    monkeypatch.setitem(SOURCES, "alike", alike)
+    cfg = dataclasses.replace(cfg, domains={"docs": DomainConfig(source="alike")}, max_bytes=100)
+    corpus = prepare(cfg, tmp_path / "cache", quiet)
+    texts = [text for s in ("train", "heldout") for text in token_documents(corpus.folder / s / "docs.bin")]
+    assert len(texts) == len(set(texts)) == 40
+    assert corpus.manifest["domains"]["docs"]["left_out"] == {"duplicate": 40}
+
+
 def test_short_long_and_impossible_documents(cfg, library, tmp_path, monkeypatch):
     def odd(_):
         yield Document("short", "x" * 99)
