@@ -28,8 +28,7 @@ def attention(
       out_BTHD in the dtype of the values. Logits and softmax are fp32.
 
     Queries go in blocks, each against the keys from the start of its window to its own end: nothing is computed above
-    the diagonal or before the window but for the corners of a block. On CPU, where the softmax dominates, a training
-    step of `nano` takes 0.7 times as long as with whole T x T scores.
+    the diagonal or before the window but for the corners of a block. On CPU the softmax dominates a small model's step.
     """
     (B, T, H, D), K = q_BTHD.shape, k_BSKD.shape[2]
     q_BTKGD = q_BTHD.reshape(B, T, K, H // K, D)
