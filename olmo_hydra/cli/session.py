@@ -53,12 +53,13 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())
         progress = Progress()
+        assert config.data.seed is not None
         corpus = prepare(config.data, cache / "data", progress.note)
         batches = Batches(
             corpus.train_files(),
             seq_len=config.data.seq_len,
             global_batch=config.train.global_batch,
-            seed=config.train.seed,
+            seed=config.data.seed,
         )
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)

@@ -10,13 +10,25 @@ from olmo_hydra.config.store import schema
 
 
 class Tokenizer(Enum):
-    """`bytes`: UTF-8 bytes are tokens 0 to 255, the end of a document is 256."""
+    """`bytes`: UTF-8 bytes are tokens 0 to 255, the end of a document is 256. `dolma2`: Olmo 2's and 3's."""
 
     bytes = "bytes"
+    dolma2 = "dolma2"
 
     @property
     def vocab_size(self) -> int:
-        return {Tokenizer.bytes: 257}[self]
+        return {Tokenizer.bytes: 257, Tokenizer.dolma2: 100_278}[self]
+
+
+class Instances(Enum):
+    """How documents become instances of `seq_len` tokens.
+
+    `windows` cuts the token stream, and documents with it; `packed` fills instances with whole documents by best fit
+    and pads what is left (arXiv 2404.10830).
+    """
+
+    windows = "windows"
+    packed = "packed"
 
 
 @dataclass
@@ -33,14 +45,45 @@ class DomainConfig:
     pattern: str = "**/*.txt"
 
 
-@schema("data")
 @dataclass
 class DataConfig:
-    """Text prepared on this machine, by domain. Fields are documented in `conf/data/*.yaml`."""
+    """What all data has: how tokens become instances. Fields are documented in `conf/data/*.yaml`."""
 
     name: str = MISSING
     tokenizer: Tokenizer = MISSING
     seq_len: int = MISSING
+    seed: int | None = None
+    instances: Instances = MISSING
+    pack_files: int = MISSING
+    document_mask: bool = MISSING
+
+    def derive(self, run_seed: int) -> None:
+        """Fills the seed of the order from the run's."""
+        if self.seed is None:
+            self.seed = run_seed
+
+    def check(self) -> None:
+        require(self.seq_len >= 2, "must be at least 2: a token and its target", key="data.seq_len", value=self.seq_len)
+        assert self.seed is not None
+        require(0 <= self.seed < 2**32, "must lie in [0, 2^32)", key="data.seed", value=self.seed)
+        require(self.pack_files >= 1, "must be at least 1 file", key="data.pack_files", value=self.pack_files)
+
+
+@schema("data", "mix")
+@dataclass
+class MixConfig(DataConfig):
+    """Token files that a mix of OLMo-core lists. Composed and planned with; reading them is not there yet."""
+
+    mix: str = MISSING
+    file_seed: int | None = None
+    repetition_filter: bool = MISSING
+
+
+@schema("data", "text")
+@dataclass
+class TextConfig(DataConfig):
+    """Text prepared on this machine, by domain."""
+
     domains: dict[str, DomainConfig] = field(default_factory=dict)
     heldout_fraction: float = MISSING
     heldout_bytes: int | None = None
@@ -50,7 +93,7 @@ class DataConfig:
     max_bytes: int | None = None
 
     def check(self) -> None:
-        require(self.seq_len >= 2, "must be at least 2: a token and its target", key="data.seq_len", value=self.seq_len)
+        super().check()
         require(bool(self.domains), "names no domain", key="data.domains", value=[], instead="data=python_text")
         require(
             0 < self.heldout_fraction < 1,

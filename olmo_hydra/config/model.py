@@ -32,9 +32,24 @@ class BlockNorm(Enum):
     pre = "pre"
 
 
+class InitMethod(Enum):
+    """How the standard deviation of initial weights depends on a matrix and its depth (OLMo-core's `InitMethod`).
+
+    `normal` (Olmo 3): `init_std` everywhere. `llama`, `llama_depth`: as normal, but what a layer adds to the residual
+    starts smaller by the root of twice the number of layers, or of twice the layer's own number. `fan_in`: one over the
+    root of a matrix's inputs.
+    """
+
+    normal = "normal"
+    fan_in = "fan_in"
+    llama = "llama"
+    llama_depth = "llama_depth"
+
+
 POSITIVE = (
     *("d_model", "n_layers", "head_dim", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "vocab_multiple"),
     *("max_seq_len", "window", "rope_theta", "norm_eps", "init_std", "init_cut"),
+    *("yarn_original_len", "yarn_beta_fast", "yarn_beta_slow"),
 )
 
 
@@ -56,9 +71,14 @@ class ModelConfig:
     window: int = MISSING
     window_pattern: list[Attention] = MISSING
     rope_theta: float = MISSING
+    yarn_factor: float | None = None
+    yarn_original_len: int = MISSING
+    yarn_beta_fast: float = MISSING
+    yarn_beta_slow: float = MISSING
     norm_eps: float = MISSING
     qk_norm: QKNorm = MISSING
     block_norm: BlockNorm = MISSING
+    init_method: InitMethod = MISSING
     init_std: float = MISSING
     init_cut: float = MISSING
     param_dtype: DType = MISSING
@@ -90,6 +110,19 @@ class ModelConfig:
             f"model.n_heads={self.n_heads} is not a multiple of it",
             key="model.n_kv_heads",
             value=self.n_kv_heads,
+        )
+        require(
+            self.yarn_factor is None or self.yarn_factor >= 1,
+            "must be at least 1, or null for plain RoPE",
+            key="model.yarn_factor",
+            value=self.yarn_factor,
+        )
+        require(
+            self.yarn_beta_fast > self.yarn_beta_slow,
+            f"must be larger than model.yarn_beta_slow={self.yarn_beta_slow}: pairs that turn faster keep their speed",
+            key="model.yarn_beta_fast",
+            value=self.yarn_beta_fast,
+            instead="model.yarn_beta_fast=32 model.yarn_beta_slow=1",
         )
         period = len(self.window_pattern)
         require(period > 0, "must name at least one layer", key="model.window_pattern", value=self.window_pattern)

@@ -9,12 +9,13 @@ from omegaconf import MISSING
 from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import require
 from olmo_hydra.config.hardware import HardwareConfig
+from olmo_hydra.config.init import InitConfig
 from olmo_hydra.config.model import ModelConfig
 from olmo_hydra.config.operations import CheckpointConfig, EvalConfig, TrackingConfig
 from olmo_hydra.config.optim import OptimConfig
 from olmo_hydra.config.schedule import ScheduleConfig
 
-SCIENCE = ("model", "data", "optim", "schedule", "train")
+SCIENCE = ("model", "data", "optim", "schedule", "train", "init")
 OPERATIONS = ("hardware", "eval", "checkpoint", "tracking", "run")
 
 
@@ -92,6 +93,7 @@ class Config:
     checkpoint: CheckpointConfig = MISSING
     tracking: TrackingConfig = MISSING
     train: TrainConfig = field(default_factory=TrainConfig)
+    init: InitConfig = field(default_factory=InitConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
 

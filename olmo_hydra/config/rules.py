@@ -15,6 +15,8 @@ def apply(config: Config) -> Config:
       RequestError: The first rule that is broken.
     """
     _check_finite(config, prefix="")
+    config.train.check()
+    config.data.derive(config.train.seed)
     config.data.check()
     config.train.derive(config.data.seq_len)
     assert config.train.steps is not None
@@ -25,7 +27,7 @@ def apply(config: Config) -> Config:
     config.model.check()
     config.optim.check()
     config.schedule.check(config.train.steps)
-    config.train.check()
+    config.init.check()
     config.hardware.check(config.train.global_batch)
     config.eval.check()
     config.checkpoint.check()

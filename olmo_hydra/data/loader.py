@@ -30,6 +30,7 @@ class Batch:
     instances_B: np.ndarray  # uint32, numbers of the instances
     tokens_BT: np.ndarray  # int32
     labels_BT: np.ndarray  # int32
+    segments_BT: np.ndarray | None = None  # int32, number of the document inside its instance; None: no masking
 
 
 class Batches:

@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from olmo_hydra.config.data import DataConfig
+from olmo_hydra.config.data import DataConfig, TextConfig
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data.corpus import MANIFEST, SPLITS, Corpus, cut, digest, split_point, token_file, totals
 from olmo_hydra.data.sources import NOT_INSTALLED, NOT_UTF8, SEPARATOR, Document, LeftOut, documents, installed
 from olmo_hydra.data.tokenizer import ByteTokenizer, build
 
+# What decides how a corpus is read, not what is in it.
+USE = ("seq_len", "seed", "instances", "pack_files", "document_mask", "heldout_bytes", "heldout_document_bytes")
 ALGORITHM = 1  # raise it when the same recipe and text would give other token files
 
 Report = Callable[[str], None]
@@ -38,6 +40,13 @@ def prepare(cfg: DataConfig, cache: Path, report: Report) -> Corpus:
     Raises:
       RequestError: A domain cannot be read or has no document on one side of the split, or `cache` cannot be written.
     """
+    if not isinstance(cfg, TextConfig):
+        raise RequestError(
+            "the token files of a mix cannot be read yet",
+            key="data",
+            value=cfg.name,
+            instead="data=python_text, or the recipe's twin; olmo-hydra preflight plans the recipe itself",
+        )
     for key, name in [("data.name", cfg.name), *(("data.domains", domain) for domain in cfg.domains)]:
         require(
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) is not None,
@@ -61,10 +70,10 @@ def prepare(cfg: DataConfig, cache: Path, report: Report) -> Corpus:
     return Corpus(folder)
 
 
-def recipe_of(cfg: DataConfig) -> dict[str, Any]:
+def recipe_of(cfg: TextConfig) -> dict[str, Any]:
     """What decides the content of a corpus, as JSON values: its paths absolute, without what only decides its use."""
     recipe = dataclasses.asdict(cfg)
-    for use in ("seq_len", "heldout_bytes", "heldout_document_bytes"):
+    for use in USE:
         del recipe[use]
     recipe["tokenizer"] = cfg.tokenizer.value
     for domain in recipe["domains"].values():
@@ -86,7 +95,7 @@ def _lock(cache: Path, report: Report) -> Iterator[None]:
         yield
 
 
-def _prepare(cfg: DataConfig, recipe: dict[str, Any], folder: Path, report: Report) -> None:
+def _prepare(cfg: TextConfig, recipe: dict[str, Any], folder: Path, report: Report) -> None:
     start = time.monotonic()
     report(f"data: preparing {cfg.name}, once, in {folder}")
     partial = folder.with_name(folder.name + ".partial")
@@ -120,7 +129,7 @@ def _prepare(cfg: DataConfig, recipe: dict[str, Any], folder: Path, report: Repo
 
 
 def _write_domain(
-    cfg: DataConfig, domain: str, folder: Path, seen: set[bytes]
+    cfg: TextConfig, domain: str, folder: Path, seen: set[bytes]
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
     """Writes a domain's two token files; returns its part of the manifest: summary, documents, files."""
     left_out: Counter[str] = Counter()

@@ -1,5 +1,6 @@
 """The whole decoder: input table, layers, final norm, head."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,18 +11,32 @@ from olmo_hydra.config.hardware import LayerLoop, Remat
 from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.model import norm, rope
 from olmo_hydra.model.block import Block
+from olmo_hydra.model.init import Init
+from olmo_hydra.model.kernels import Attend, xla
 from olmo_hydra.model.linear import Embedding, Linear
 
 Tree = Any
 
+IMPOSSIBLE = -1e30  # the logit of ids that only pad the vocabulary; finite, so that products with zero stay zero
 
-def build(cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat) -> "Decoder":
+
+def build(
+    cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat, attend: Attend = xla.attention
+) -> "Decoder":
     """The decoder that a config describes, with initial parameters drawn from the `params` stream of `rngs`.
 
-    `cfg` is derived and checked. `layer_loop` and `remat` change how it is computed, never its parameters or values.
-    Under `nnx.eval_shape` nothing is allocated.
+    `cfg` is derived and checked. `layer_loop`, `remat` and `attend` change how it is computed, never its parameters or
+    values. Under `nnx.eval_shape` nothing is allocated.
     """
-    return Decoder(cfg, rngs=rngs, layer_loop=layer_loop, remat=remat)
+    return Decoder(cfg, rngs=rngs, layer_loop=layer_loop, remat=remat, attend=attend)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What sets apart the layers at one position of the window pattern."""
+
+    window: int | None
+    frequencies: rope.Frequencies
 
 
 class Decoder(nnx.Module):
@@ -31,39 +46,50 @@ class Decoder(nnx.Module):
     `layers` of `n_layers / period`, whichever way the layers are looped over, so that checkpoints do not depend on it.
     """
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat):
-        self.embedding = Embedding(cfg, rngs=rngs)
-        self.blocks = stacked_blocks(cfg, rngs=rngs)
-        self.windows = tuple(cfg.window if kind is Attention.sliding else None for kind in cfg.window_pattern)
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat, attend: Attend):
+        init = Init(cfg, rngs)
+        self.embedding = Embedding(
+            init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed")), cfg.compute_dtype
+        )
+        self.blocks = stacked_blocks(cfg, rngs, attend)
         self.final_norm = norm.build(cfg, cfg.d_model, "embed")
-        shape, axes = (cfg.d_model, cfg.padded_vocab), ("embed", "vocab")
-        self.head = Linear(cfg, shape, axes, rngs=rngs, out_dtype="float32")
-        self.head_dim, self.rope_theta = cfg.head_dim, cfg.rope_theta
+        self.head = Linear(init.head((cfg.d_model, cfg.padded_vocab), ("embed", "vocab")), out_dtype="float32")
+        self.layers = tuple(
+            Layer(cfg.window if kind is Attention.sliding else None, rope.frequencies(cfg, kind))
+            for kind in cfg.window_pattern
+        )
+        self.vocab_size = cfg.vocab_size
         self.layer_loop, self.remat = layer_loop, remat
 
-    def __call__(self, tokens_BT: jax.Array) -> jax.Array:
-        """logits_BTV in fp32, with V the padded vocabulary; position t predicts token t+1."""
+    def __call__(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
+        """logits_BTV in fp32, with V the padded vocabulary; position t predicts token t+1.
+
+        Args:
+          tokens_BT: Ids.
+          segments_BT: Number of the document that each position belongs to; none sees another. Null: one document.
+        """
         with jax.named_scope("embedding"):
             x_BTD = self.embedding(tokens_BT)
         with jax.named_scope("blocks"):
-            x_BTD = self._layers(x_BTD)
+            x_BTD = self._layers(x_BTD, segments_BT)
         with jax.named_scope("head"):
-            return self.head(self.final_norm(x_BTD))
+            logits_BTV = self.head(self.final_norm(x_BTD))
+            return jnp.where(jnp.arange(logits_BTV.shape[-1]) < self.vocab_size, logits_BTV, IMPOSSIBLE)
 
-    def _layers(self, x_BTD: jax.Array) -> jax.Array:
-        rotation = rope.tables(x_BTD.shape[1], self.head_dim, self.rope_theta)
+    def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
+        rotations = {f: rope.tables(f, x_BTD.shape[1]) for f in {layer.frequencies for layer in self.layers}}
 
-        def layer(x_BTD: jax.Array, block: Block, window: int | None) -> jax.Array:
-            return block(x_BTD, rotation, window)
+        def apply(x_BTD: jax.Array, block: Block, layer: Layer) -> jax.Array:
+            return block(x_BTD, rotations[layer.frequencies], layer.window, segments_BT)
 
         if self.remat is Remat.full:
             # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
             prevent_cse = self.layer_loop is LayerLoop.unrolled
-            layer = jax.checkpoint(layer, prevent_cse=prevent_cse, static_argnums=2)
+            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, static_argnums=2)
 
         def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
-            for block, window in zip(blocks, self.windows, strict=True):
-                x_BTD = layer(x_BTD, block, window)
+            for block, layer in zip(blocks, self.layers, strict=True):
+                x_BTD = apply(x_BTD, block, layer)
             return x_BTD, None
 
         if self.layer_loop is LayerLoop.scan:
@@ -73,13 +99,17 @@ class Decoder(nnx.Module):
         return x_BTD
 
 
-def stacked_blocks(cfg: ModelConfig, *, rngs: nnx.Rngs) -> nnx.List[Block]:
+def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend) -> nnx.List[Block]:
     """A block for each position of the window pattern, with the layers at that position stacked.
 
     Layers are drawn in their order in the model and dealt out afterwards, so that two patterns start from the same
     values, and one drawing is compiled whatever the length of the pattern.
     """
-    layers = jax.vmap(lambda key: Block(cfg, rngs=nnx.Rngs(key)))(jax.random.split(rngs.params(), cfg.n_layers))
+
+    def draw(key: jax.Array, layer: jax.Array) -> Block:
+        return Block(Init(cfg, nnx.Rngs(key), layer), attend)
+
+    layers = jax.vmap(draw)(jax.random.split(rngs.params(), cfg.n_layers), jnp.arange(cfg.n_layers))
     for param in jax.tree.leaves(layers, is_leaf=lambda x: isinstance(x, nnx.Param)):
         param.set_metadata(axes=("layers", *param.get_metadata()["axes"]))
     period = len(cfg.window_pattern)

@@ -4,29 +4,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from olmo_hydra.config.model import ModelConfig
-from olmo_hydra.model import init
+from olmo_hydra.config.dtypes import DType
 
 
 class Linear(nnx.Module):
-    """`x @ weight`, with `weight` of shape (inputs, outputs) cast to `compute_dtype`.
+    """`x @ weight`, with `weight` of shape (inputs, outputs) cast to the element type of `x`.
 
     Args:
-      shape: Inputs and outputs.
-      axes: Their logical names.
+      weight: The parameter.
       out_dtype: Element type of the result; null for that of `x`.
     """
 
-    def __init__(
-        self,
-        cfg: ModelConfig,
-        shape: tuple[int, int],
-        axes: tuple[str, str],
-        *,
-        rngs: nnx.Rngs,
-        out_dtype: str | None = None,
-    ):
-        self.weight = init.truncated_normal(cfg, shape, axes, rngs)
+    def __init__(self, weight: nnx.Param, *, out_dtype: str | None = None):
+        self.weight = weight
         self.out_dtype = out_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -39,9 +29,9 @@ class Linear(nnx.Module):
 class Embedding(nnx.Module):
     """Rows of a table, in `compute_dtype`."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs):
-        self.weight = init.truncated_normal(cfg, (cfg.padded_vocab, cfg.d_model), ("vocab", "embed"), rngs)
-        self.compute_dtype = cfg.compute_dtype.value
+    def __init__(self, weight: nnx.Param, compute_dtype: DType):
+        self.weight = weight
+        self.compute_dtype = compute_dtype.value
 
     def __call__(self, tokens_BT: jax.Array) -> jax.Array:
         # Cast after the lookup, so that gradients of repeated tokens add up in the table's own dtype.

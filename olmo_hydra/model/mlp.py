@@ -3,17 +3,18 @@
 import jax
 from flax import nnx
 
-from olmo_hydra.config.model import ModelConfig
+from olmo_hydra.model.init import Init
 from olmo_hydra.model.linear import Linear
 
 
 class SwiGLU(nnx.Module):
     """`down(silu(gate(x)) * up(x))` (arXiv 2002.05202)."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs):
-        self.gate = Linear(cfg, (cfg.d_model, cfg.d_ff), ("embed", "mlp"), rngs=rngs)
-        self.up = Linear(cfg, (cfg.d_model, cfg.d_ff), ("embed", "mlp"), rngs=rngs)
-        self.down = Linear(cfg, (cfg.d_ff, cfg.d_model), ("mlp", "embed"), rngs=rngs)
+    def __init__(self, init: Init):
+        d_model, d_ff = init.cfg.d_model, init.cfg.d_ff
+        self.gate = Linear(init.matrix((d_model, d_ff), ("embed", "mlp")))
+        self.up = Linear(init.matrix((d_model, d_ff), ("embed", "mlp"), adds=True))
+        self.down = Linear(init.matrix((d_ff, d_model), ("mlp", "embed"), adds=True))
 
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         with jax.named_scope("mlp"):

@@ -18,7 +18,7 @@ from olmo_hydra.hardware.flops import mfu
 from olmo_hydra.hardware.sharding import batch_sharding
 from olmo_hydra.train.checkpoint import Checkpoints, Meta
 from olmo_hydra.train.state import State
-from olmo_hydra.train.step import Metrics, Step
+from olmo_hydra.train.step import Inputs, Metrics, Step
 from olmo_hydra.train.stop import StopRequest
 from olmo_hydra.train.timer import Timer
 
@@ -76,7 +76,7 @@ def run(parts: Parts, state: State, done: int) -> int:
         batch = next(parts.batches)
         done += 1
         lr = jnp.float32(config.optim.lr * parts.schedule(done))
-        state, metrics = update(state, *place(batch, parts), lr)
+        state, metrics = update(state, place(batch, parts), lr)
         log.later(done, metrics, batch)
         parts.checkpoints.tell(parts.tracker.event)
 
@@ -101,13 +101,13 @@ def save(parts: Parts, state: State, done: int) -> None:
     parts.checkpoints.save(done, state, parts.meta)
 
 
-def place(batch: Batch, parts: Parts) -> tuple[jax.Array, jax.Array]:
-    """The batch on the devices, as [A, B, T]: A micro-batches, each divided over the mesh."""
+def place(batch: Batch, parts: Parts) -> Inputs:
+    """The batch on the devices, each micro-batch divided over the mesh."""
     accumulation = parts.config.hardware.accumulation(len(batch.tokens_BT))
-    sharding = batch_sharding(parts.mesh, leading=1)
     shape = (accumulation, -1, batch.tokens_BT.shape[1])
-    tokens_ABT, labels_ABT = batch.tokens_BT.reshape(shape), batch.labels_BT.reshape(shape)
-    return jax.device_put(tokens_ABT, sharding), jax.device_put(labels_ABT, sharding)
+    arrays_BT = Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT)
+    arrays_ABT = jax.tree.map(lambda array_BT: array_BT.reshape(shape), arrays_BT)
+    return jax.device_put(arrays_ABT, batch_sharding(parts.mesh, leading=1))
 
 
 def compiled(parts: Parts, state: State) -> Step:
@@ -116,11 +116,11 @@ def compiled(parts: Parts, state: State) -> Step:
     timer = Timer()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, None))
-    shape = (config.hardware.accumulation(config.train.global_batch), -1, config.data.seq_len)
-    example = np.zeros((config.train.global_batch, config.data.seq_len), np.int32).reshape(shape)
-    batch = jax.device_put(example, batch_sharding(parts.mesh, leading=1))
+    zeros_BT = np.zeros((config.train.global_batch, config.data.seq_len), np.int32)
+    segments_BT = zeros_BT if config.data.document_mask else None
+    example = place(Batch(0, 1, np.zeros(0, np.uint32), zeros_BT, zeros_BT, segments_BT), parts)
     options: dict[str, str | bool] = dict(config.hardware.compiler_options)
-    lowered = step.lower(state, batch, batch, jnp.float32(0))
+    lowered = step.lower(state, example, jnp.float32(0))
     try:
         executable = lowered.compile(compiler_options=options or None)
     except jax.errors.JaxRuntimeError as error:

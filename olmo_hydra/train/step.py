@@ -1,7 +1,7 @@
 """The update: a pure function of state and batch, compiled once."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,21 @@ from olmo_hydra.optim import metrics as optimizer_metrics
 from olmo_hydra.train.state import Program, State
 
 Metrics = dict[str, jax.Array]
-Step = Callable[[State, jax.Array, jax.Array, jax.Array], tuple[State, Metrics]]
+
+
+class Inputs(NamedTuple):
+    """A global batch on the devices, as [A, B, T]: A micro-batches. `segments` is None where nothing is masked."""
+
+    tokens: jax.Array
+    labels: jax.Array
+    segments: jax.Array | None
+
+
+Step = Callable[[State, Inputs, jax.Array], tuple[State, Metrics]]
 
 
 def make_step(program: Program) -> Step:
-    """The update of a run: `step(state, tokens_ABT, labels_ABT, lr) -> (state, metrics)`.
+    """The update of a run: `step(state, inputs, lr) -> (state, metrics)`.
 
     A is the number of micro-batches whose gradients are added up, B the instances of one, over all devices. Losses are
     divided by the targets of the whole global batch, so that the update depends on neither A nor the devices, whatever
@@ -27,24 +37,26 @@ def make_step(program: Program) -> Step:
     """
     z_weight = program.config.train.z_loss
 
-    def loss_sum(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array, targets: jax.Array) -> Any:
-        logits_BTV = nnx.merge(program.graphdef, params)(tokens_BT)
-        nats_N, partition_N = cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
+    def loss_sum(params: nnx.State, micro_batch: Inputs, targets: jax.Array) -> Any:
+        logits_BTV = nnx.merge(program.graphdef, params)(micro_batch.tokens, micro_batch.segments)
+        logits_NV, labels_N = logits_BTV.reshape(-1, logits_BTV.shape[-1]), micro_batch.labels.reshape(-1)
+        nats_N, partition_N = cross_entropy(logits_NV, labels_N)
         loss, z_loss = nats_N.sum() / targets, z_weight * jnp.square(partition_N).sum() / targets
         return loss + z_loss, (loss, z_loss)
 
-    def step(state: State, tokens_ABT: jax.Array, labels_ABT: jax.Array, lr: jax.Array) -> tuple[State, Metrics]:
-        targets = jnp.maximum((labels_ABT != IGNORED).sum(), 1).astype(jnp.float32)
+    def step(state: State, inputs: Inputs, lr: jax.Array) -> tuple[State, Metrics]:
+        targets = jnp.maximum((inputs.labels != IGNORED).sum(), 1).astype(jnp.float32)
         gradient = jax.grad(loss_sum, has_aux=True)
 
-        def accumulate(total: Any, batch: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, gradient(state.params, *batch, targets)), None
+        def accumulate(total: Any, micro_batch: Inputs) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, gradient(state.params, micro_batch, targets)), None
 
-        if tokens_ABT.shape[0] == 1:
-            grads, (loss, z_loss) = gradient(state.params, tokens_ABT[0], labels_ABT[0], targets)
+        if inputs.tokens.shape[0] == 1:
+            only = jax.tree.map(lambda array_ABT: array_ABT[0], inputs)
+            grads, (loss, z_loss) = gradient(state.params, only, targets)
         else:
             zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), (state.params, (targets, targets)))
-            (grads, (loss, z_loss)), _ = jax.lax.scan(accumulate, zeros, (tokens_ABT, labels_ABT))
+            (grads, (loss, z_loss)), _ = jax.lax.scan(accumulate, zeros, inputs)
 
         grad_norm = optax.tree.norm(grads)
         updates, opt_state = program.optimizer.update(

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from olmo_hydra.config.data import DataConfig, DomainConfig, Tokenizer
+from olmo_hydra.config.data import DomainConfig, Instances, TextConfig, Tokenizer
 from olmo_hydra.data.sources import NOT_OURS
 
 
@@ -18,12 +18,16 @@ def library(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cfg(library: Path) -> DataConfig:
+def cfg(library: Path) -> TextConfig:
     """That folder as two domains: `asyncio`, and `formats` for the rest."""
-    return DataConfig(
+    return TextConfig(
         name="library",
         tokenizer=Tokenizer.bytes,
         seq_len=64,
+        seed=0,
+        instances=Instances.windows,
+        pack_files=1,
+        document_mask=False,
         domains={
             "asyncio": DomainConfig(source="files", path=str(library / "asyncio"), pattern="*.py"),
             "formats": DomainConfig(source="files", path=str(library), pattern="[ej]*/**/*.py"),

@@ -8,7 +8,7 @@ from flax import nnx
 
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.hardware import LayerLoop, Remat
-from olmo_hydra.config.model import Attention, BlockNorm, ModelConfig, QKNorm
+from olmo_hydra.config.model import Attention, BlockNorm, InitMethod, ModelConfig, QKNorm
 from olmo_hydra.model import decoder
 from olmo_hydra.model.params import param_names
 
@@ -26,9 +26,14 @@ SHAPE = {
     "window": 5,
     "window_pattern": [Attention.sliding, Attention.full],
     "rope_theta": 5e5,
+    "yarn_factor": None,
+    "yarn_original_len": 16,
+    "yarn_beta_fast": 4,
+    "yarn_beta_slow": 1,
     "norm_eps": 1e-6,
     "qk_norm": QKNorm.projection,
     "block_norm": BlockNorm.reordered,
+    "init_method": InitMethod.normal,
     "init_std": 0.02,
     "init_cut": 3.0,
     "param_dtype": DType.float32,

@@ -66,4 +66,6 @@ def forward(cfg: ModelConfig, params: dict[str, np.ndarray], tokens_T: np.ndarra
                 x = x + rms_norm(sublayer(x), p[name], cfg.norm_eps)
             else:
                 x = x + sublayer(rms_norm(x, p[name], cfg.norm_eps))
-    return rms_norm(x, params["final_norm.weight"], cfg.norm_eps) @ params["head.weight"]
+    logits = rms_norm(x, params["final_norm.weight"], cfg.norm_eps) @ params["head.weight"]
+    logits[:, cfg.vocab_size :] = -1e30
+    return logits

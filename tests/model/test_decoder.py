@@ -12,6 +12,7 @@ from olmo_hydra.config.hardware import LayerLoop, Remat
 from olmo_hydra.config.model import Attention, BlockNorm, QKNorm
 from olmo_hydra.model import init
 from olmo_hydra.model.decoder import stacked_blocks
+from olmo_hydra.model.kernels import xla
 from olmo_hydra.model.params import named
 from tests.model.reference import forward
 
@@ -186,13 +187,13 @@ def test_layers_are_drawn_differently(initial):
 
 
 def test_layers_start_from_the_same_values_under_any_pattern(config, monkeypatch):
-    def one_draw(cfg, shape, axes, rngs):
-        return nnx.Param(jnp.broadcast_to(jax.random.uniform(rngs.params()), shape), axes=axes)
+    def one_draw(self, std, shape, axes):
+        return nnx.Param(jnp.broadcast_to(jax.random.uniform(self.rngs.params()), shape), axes=axes)
 
-    monkeypatch.setattr(init, "truncated_normal", one_draw)  # compiling the real one for every shape takes seconds
+    monkeypatch.setattr(init.Init, "_truncated", one_draw)  # compiling the real one for every shape takes seconds
 
     def gates(pattern):
-        blocks = stacked_blocks(config(window_pattern=pattern), rngs=nnx.Rngs(0))
+        blocks = stacked_blocks(config(window_pattern=pattern), nnx.Rngs(0), xla.attention)
         return [blocks[layer % len(blocks)].mlp.gate.weight[...][layer // len(blocks), 0, 0] for layer in range(4)]
 
     one, two, four = (gates([Attention.full] * period) for period in (1, 2, 4))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from olmo_hydra.config.dtypes import DType
+from olmo_hydra.config.model import Attention
 from olmo_hydra.model import init, norm, rope
 from olmo_hydra.model.linear import Embedding, Linear
 
@@ -26,15 +27,18 @@ def test_norm_and_rope_of_bf16_are_those_of_fp32_rounded(config):
     layer = norm.build(config(), 24, "embed")
     layer.weight[...] = jnp.asarray(np.random.default_rng().normal(size=24), jnp.float32)
     x_BTHD = jnp.asarray(np.random.default_rng().normal(size=(2, 7, 3, 24)), jnp.bfloat16)
-    for layer_or_rotation in (layer, lambda x: rope.rotate(x, rope.tables(7, 24, 1e4))):
+    for layer_or_rotation in (
+        layer,
+        lambda x: rope.rotate(x, rope.tables(rope.frequencies(config(rope_theta=1e4, head_dim=24), Attention.full), 7)),
+    ):
         y_BTHD = layer_or_rotation(x_BTHD)
         assert y_BTHD.dtype == jnp.bfloat16
         expected = layer_or_rotation(x_BTHD.astype(jnp.float32)).astype(jnp.bfloat16)
         np.testing.assert_array_equal(y_BTHD.astype(jnp.float32), expected.astype(jnp.float32))
 
 
-def test_rope_known_answer():
-    tables = rope.tables(3, 4, 100.0)
+def test_rope_known_answer(config):
+    tables = rope.tables(rope.frequencies(config(head_dim=4, rope_theta=100.0), Attention.full), 3)
     angles = np.array([[0, 0], [1, 0.1], [2, 0.2]])  # theta^0 and theta^-1/2
     np.testing.assert_allclose(tables.cos_TP, np.cos(angles), rtol=1e-6)
     np.testing.assert_allclose(tables.sin_TP, np.sin(angles), rtol=1e-6)
@@ -43,9 +47,9 @@ def test_rope_known_answer():
     np.testing.assert_allclose(rope.rotate(x, tables)[0, :, 0], expected, atol=1e-7)
 
 
-def test_rope_frequencies_of_olmo3():
+def test_rope_frequencies_of_olmo3(config):
     """Olmo 3's own (head dimension 128, theta 5e5); sin of position 1 is the frequency where that is small."""
-    sin_P = np.asarray(rope.tables(2, 128, 5e5).sin_TP)[1]
+    sin_P = np.asarray(rope.tables(rope.frequencies(config(head_dim=128), Attention.sliding), 2).sin_TP)[1]
     np.testing.assert_allclose(sin_P[16], np.sin(0.03760603), rtol=1e-6)
     np.testing.assert_allclose(sin_P[63], 3.068926e-7 * 8, rtol=1e-6)  # the table's is divided by YaRN's factor
 
@@ -54,7 +58,7 @@ def test_rope_frequencies_of_olmo3():
 @given(seed=st.integers(0, 2**32 - 1), shift=st.integers(0, 40))
 def test_rope_depends_on_distance_alone(seed, shift):
     rng = np.random.default_rng(seed)
-    tables = rope.tables(64, 8, 5e5)
+    tables = rope.tables(rope.Frequencies(tuple(5e5 ** (-np.arange(4) / 4))), 64)
     q, k = (jnp.tile(jnp.asarray(rng.normal(size=8), jnp.float32), (1, 64, 1, 1)) for _ in range(2))
     products = np.asarray(jnp.einsum("BTHD,BSHD->TS", rope.rotate(q, tables), rope.rotate(k, tables)))
     np.testing.assert_allclose(products[20 + shift, 5 + shift], products[20, 5], atol=2e-5)
@@ -62,7 +66,8 @@ def test_rope_depends_on_distance_alone(seed, shift):
 
 def test_initial_values_are_a_cut_normal(config):
     std, cut, n = 0.02, 3.0, 400_000
-    values = np.asarray(init.truncated_normal(config(), (n,), ("embed",), nnx.Rngs(np.random.randint(2**31)))[...])
+    draw = init.Init(config(), nnx.Rngs(np.random.randint(2**31)))
+    values = np.asarray(draw.matrix((n // 100, 100), ("embed", "mlp"))[...]).ravel()
     law = stats.truncnorm(-cut, cut, scale=std)  # N(0, std) cut, not rescaled to std
     assert np.abs(values).max() <= cut * std * (1 + 1e-6)
     assert np.abs(values).max() > 0.99 * cut * std
@@ -74,20 +79,21 @@ def test_initial_values_are_a_cut_normal(config):
 
 def test_parameter_dtype(config):
     cfg = config(param_dtype=DType.bfloat16)
-    assert init.truncated_normal(cfg, (3,), ("embed",), nnx.Rngs(0)).dtype == jnp.bfloat16
+    assert init.Init(cfg, nnx.Rngs(0)).matrix((3, 2), ("embed", "mlp")).dtype == jnp.bfloat16
     assert init.ones(cfg, 3, "embed").dtype == jnp.bfloat16
 
 
 def test_linear_keeps_leading_axes(config):
     rng = np.random.default_rng()
-    layer = Linear(config(), (6, 4), ("embed", "mlp"), rngs=nnx.Rngs(0))
+    layer = Linear(init.Init(config(), nnx.Rngs(0)).matrix((6, 4), ("embed", "mlp")))
     x = rng.normal(size=(2, 3, 6)).astype(np.float32)
     np.testing.assert_allclose(layer(jnp.asarray(x)), x @ np.asarray(layer.weight[...]), rtol=1e-5, atol=1e-6)
 
 
 def test_embedding_adds_gradients_of_a_repeated_token_in_fp32(config):
     """1 + 2^-9 is lost in bf16: the sum over occurrences must not be made there."""
-    table = Embedding(config(compute_dtype=DType.bfloat16), rngs=nnx.Rngs(0))
+    weight = init.Init(config(), nnx.Rngs(0)).embedding((56, 24), ("vocab", "embed"))
+    table = Embedding(weight, DType.bfloat16)
     tokens_BT = jnp.array([[5, 5]])
     weight_BT1 = jnp.array([[[1.0], [2.0**-9]]], jnp.bfloat16)
     grad = jax.grad(lambda t: (t(tokens_BT) * weight_BT1).sum().astype(jnp.float32))(table)

@@ -11,7 +11,7 @@ from olmo_hydra.config.root import Config
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import make_mesh
 from olmo_hydra.train.state import Program, make_program
-from olmo_hydra.train.step import make_step
+from olmo_hydra.train.step import Inputs, make_step
 
 TINY = (
     *("model.d_model=32", "model.head_dim=16", "model.d_ff=48", "model.n_layers=4", "model.window=8"),
@@ -41,5 +41,5 @@ def updated(overrides: tuple[str, ...], batch: tuple[np.ndarray, np.ndarray], ac
     _, made = program(*overrides)
     state = made.init()
     shaped = [array.reshape(accumulation, -1, array.shape[1]) for array in batch]
-    after, metrics = jax.jit(make_step(made))(state, *shaped, np.float32(1e-2))
+    after, metrics = jax.jit(make_step(made))(state, Inputs(*shaped, None), np.float32(1e-2))
     return state, after, metrics
