@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from olmo_hydra.config.data import Tokenizer
+from olmo_hydra.config.errors import RequestError
 
 
 class ByteTokenizer:
@@ -26,6 +27,8 @@ class ByteTokenizer:
 
 def build(tokenizer: Tokenizer) -> ByteTokenizer:
     """The tokenizer that a config names."""
-    match tokenizer:
-        case Tokenizer.bytes:
-            return ByteTokenizer()
+    if tokenizer is not Tokenizer.bytes:
+        raise RequestError(
+            "its files are not read yet", key="data.tokenizer", value=tokenizer, instead="data.tokenizer=bytes"
+        )
+    return ByteTokenizer()

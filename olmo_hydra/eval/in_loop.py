@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from olmo_hydra.config.data import TextConfig
 from olmo_hydra.config.root import Config
 from olmo_hydra.data import tokenizer
 from olmo_hydra.data.corpus import Corpus
@@ -43,6 +44,7 @@ class InLoop:
         record: Record,
     ):
         self._config, self._corpus, self._graphdef = config, corpus, graphdef
+        assert isinstance(config.data, TextConfig), "a corpus is text"
         self._tokenizer = tokenizer.build(config.data.tokenizer)
         self._heldout = heldout.HeldOut(
             {

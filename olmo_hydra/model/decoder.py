@@ -48,9 +48,8 @@ class Decoder(nnx.Module):
 
     def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat, attend: Attend):
         init = Init(cfg, rngs)
-        self.embedding = Embedding(
-            init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed")), cfg.compute_dtype
-        )
+        table = init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed"))
+        self.embedding = Embedding(table, cfg.compute_dtype)
         self.blocks = stacked_blocks(cfg, rngs, attend)
         self.final_norm = norm.build(cfg, cfg.d_model, "embed")
         self.head = Linear(init.head((cfg.d_model, cfg.padded_vocab), ("embed", "vocab")), out_dtype="float32")

@@ -105,9 +105,9 @@ def place(batch: Batch, parts: Parts) -> Inputs:
     """The batch on the devices, each micro-batch divided over the mesh."""
     accumulation = parts.config.hardware.accumulation(len(batch.tokens_BT))
     shape = (accumulation, -1, batch.tokens_BT.shape[1])
-    arrays_BT = Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT)
+    arrays_BT = (batch.tokens_BT, batch.labels_BT, batch.segments_BT)
     arrays_ABT = jax.tree.map(lambda array_BT: array_BT.reshape(shape), arrays_BT)
-    return jax.device_put(arrays_ABT, batch_sharding(parts.mesh, leading=1))
+    return Inputs(*jax.device_put(arrays_ABT, batch_sharding(parts.mesh, leading=1)))
 
 
 def compiled(parts: Parts, state: State) -> Step:

@@ -31,7 +31,7 @@ def attend(q_TD, k_TD, v_TD, window):
 
 
 def forward(cfg: ModelConfig, params: dict[str, np.ndarray], tokens_T: np.ndarray) -> np.ndarray:
-    """logits_TV of one sequence."""
+    """logits_TV of one sequence, over the ids that exist."""
     params = {name: np.asarray(value, np.float64) for name, value in params.items()}
     x = params["embedding.weight"][tokens_T]
     period = len(cfg.window_pattern)
@@ -66,6 +66,4 @@ def forward(cfg: ModelConfig, params: dict[str, np.ndarray], tokens_T: np.ndarra
                 x = x + rms_norm(sublayer(x), p[name], cfg.norm_eps)
             else:
                 x = x + sublayer(rms_norm(x, p[name], cfg.norm_eps))
-    logits = rms_norm(x, params["final_norm.weight"], cfg.norm_eps) @ params["head.weight"]
-    logits[:, cfg.vocab_size :] = -1e30
-    return logits
+    return rms_norm(x, params["final_norm.weight"], cfg.norm_eps) @ params["head.weight"][:, : cfg.vocab_size]
