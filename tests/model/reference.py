@@ -9,13 +9,29 @@ def rms_norm(x, weight, eps):
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
 
 
-def rotate(x_TD, theta):
+def frequency(cfg: ModelConfig, i: int, kind: Attention) -> float:
+    """Radians a position of pair i; YaRN as arXiv 2309.00071 writes it, with the ramp over i."""
+    f = cfg.rope_theta ** (-2 * i / cfg.head_dim)
+    if cfg.yarn_factor is None or kind is Attention.sliding:
+        return f
+    # The pair that turns n times over the original length has theta^(-2 i / D) * length = 2 pi n.
+    low, high = (
+        cfg.head_dim / 2 * np.log(cfg.yarn_original_len / (2 * np.pi * n)) / np.log(cfg.rope_theta)
+        for n in (cfg.yarn_beta_fast, cfg.yarn_beta_slow)
+    )
+    low, high = max(np.floor(low), 0), min(np.ceil(high), cfg.head_dim / 2 - 1)
+    ramp = min(max((i - low) / max(high - low, 1e-3), 0), 1)
+    return (1 - ramp) * f + ramp * f / cfg.yarn_factor
+
+
+def rotate(cfg: ModelConfig, x_TD, kind: Attention):
     T, D = x_TD.shape
+    stretched = cfg.yarn_factor is not None and kind is Attention.full
+    length = 0.1 * np.log(cfg.yarn_factor) + 1 if stretched else 1.0
     out = np.empty_like(x_TD)
     for i in range(D // 2):
-        angle = np.arange(T) * theta ** (-2 * i / D)
         pair = x_TD[:, i] + 1j * x_TD[:, i + D // 2]
-        turned = pair * np.exp(1j * angle)
+        turned = length * pair * np.exp(1j * np.arange(T) * frequency(cfg, i, kind))
         out[:, i], out[:, i + D // 2] = turned.real, turned.imag
     return out
 
@@ -38,9 +54,10 @@ def forward(cfg: ModelConfig, params: dict[str, np.ndarray], tokens_T: np.ndarra
     for layer in range(cfg.n_layers):
         prefix = f"blocks.{layer % period}."
         p = {name.removeprefix(prefix): v[layer // period] for name, v in params.items() if name.startswith(prefix)}
-        window = cfg.window if cfg.window_pattern[layer % period] is Attention.sliding else None
+        kind = cfg.window_pattern[layer % period]
+        window = cfg.window if kind is Attention.sliding else None
 
-        def attention(x, p=p, window=window):
+        def attention(x, p=p, window=window, kind=kind):
             q, k, v = (x @ p[f"attention.{name}.weight"] for name in "qkv")
             if cfg.qk_norm is QKNorm.projection:
                 q = rms_norm(q, p["attention.q_norm.weight"], cfg.norm_eps)
@@ -53,7 +70,7 @@ def forward(cfg: ModelConfig, params: dict[str, np.ndarray], tokens_T: np.ndarra
                 if cfg.qk_norm is QKNorm.head:
                     q_h = rms_norm(q_h, p["attention.q_norm.weight"], cfg.norm_eps)
                     k_h = rms_norm(k_h, p["attention.k_norm.weight"], cfg.norm_eps)
-                q_h, k_h = rotate(q_h, cfg.rope_theta), rotate(k_h, cfg.rope_theta)
+                q_h, k_h = rotate(cfg, q_h, kind), rotate(cfg, k_h, kind)
                 heads.append(attend(q_h, k_h, v[:, kv_cut], window))
             return np.concatenate(heads, -1) @ p["attention.out.weight"]
 

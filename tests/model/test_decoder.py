@@ -64,6 +64,7 @@ def tokens_of(cfg, rng, batch=2, positions=13):
     + [
         ({"n_kv_heads": 1}, LayerLoop.unrolled),
         ({"n_kv_heads": 4, "window_pattern": [Attention.full]}, LayerLoop.scan),
+        ({"yarn_factor": 8.0}, LayerLoop.scan),
     ],
 )
 def test_logits_equal_the_float64_reference(config, lively, changes, layer_loop):
@@ -78,6 +79,19 @@ def test_logits_equal_the_float64_reference(config, lively, changes, layer_loop)
         assert np.abs(expected_TV).mean() > 0.1
         np.testing.assert_allclose(logits_TV[:, : cfg.vocab_size], expected_TV, rtol=0, atol=2e-5)
         assert (jax.nn.softmax(logits_TV)[:, cfg.vocab_size :] == 0).all(), "padding of the vocabulary is no token"
+
+
+def test_documents_of_one_row_do_not_see_each_other(config, lively):
+    rng = np.random.default_rng()
+    cfg = config()
+    model = jax.jit(nnx.merge(*lively(cfg, seed=rng.integers(2**32))))
+    tokens_BT = tokens_of(cfg, rng, batch=1, positions=13)
+    segments_BT = jnp.asarray([[0] * 4 + [1] * 7 + [2] * 2])
+    alone = [model(tokens_BT[:, cut]) for cut in (slice(0, 4), slice(4, 11), slice(11, 13))]
+    together = model(tokens_BT, segments_BT)
+    # Positions go on through the row; what a document sees depends on distances alone.
+    np.testing.assert_allclose(together, jnp.concatenate(alone, axis=1), rtol=0, atol=2e-5)
+    assert np.abs(together - model(tokens_BT))[:, 4:, : cfg.vocab_size].max() > 1e-2
 
 
 def test_gradients_equal_finite_differences_of_the_reference(config, lively):

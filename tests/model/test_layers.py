@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from olmo_hydra.config.dtypes import DType
-from olmo_hydra.config.model import Attention
+from olmo_hydra.config.model import Attention, InitMethod
 from olmo_hydra.model import init, norm, rope
 from olmo_hydra.model.linear import Embedding, Linear
+from olmo_hydra.model.params import named
 
 
 def test_rms_norm_known_answer(config):
@@ -54,6 +55,20 @@ def test_rope_frequencies_of_olmo3(config):
     np.testing.assert_allclose(sin_P[63], 3.068926e-7 * 8, rtol=1e-6)  # the table's is divided by YaRN's factor
 
 
+def test_yarn_of_olmo3(config):
+    """Stage 3's own: OLMo-core 3.0.0, measured (factor 8, head dimension 128, theta 5e5, 8192 positions before)."""
+    shape = {"head_dim": 128, "rope_theta": 5e5, "yarn_original_len": 8192, "yarn_beta_fast": 32, "yarn_beta_slow": 1}
+    cfg = config(**shape, yarn_factor=8.0)
+    found = rope.frequencies(cfg, Attention.full)
+    assert found.length == pytest.approx(1.2079441541679836, rel=1e-15)
+    golden = {0: 1.0, 16: 0.03760603, 18: 0.02495541, 24: 0.00504052, 30: 8.14840e-4, 35: 9.556212e-5, 40: 3.428102e-5}
+    for pair, expected in (golden | {63: 3.068926e-7}).items():
+        assert found.radians[pair] == pytest.approx(expected, rel=1e-6), pair
+    assert rope.frequencies(cfg, Attention.sliding) == rope.frequencies(config(**shape), Attention.full)
+    unchanged = rope.frequencies(config(**shape, yarn_factor=1.0), Attention.full)
+    assert unchanged.length == 1 and unchanged.radians == pytest.approx(rope.plain(cfg), rel=1e-15)
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), shift=st.integers(0, 40))
 def test_rope_depends_on_distance_alone(seed, shift):
@@ -75,6 +90,37 @@ def test_initial_values_are_a_cut_normal(config):
     assert abs(values.std() / law.std() - 1) < 5 / np.sqrt(2 * n)
     assert law.std() == pytest.approx(0.98658 * std, rel=1e-4)
     assert stats.kstest(values[:50_000], law.cdf).pvalue > 1e-5
+
+
+@pytest.mark.parametrize("method", InitMethod)
+def test_standard_deviations_of_initialisations(config, build, method):
+    """OLMo-core 3.0.0, `nn/transformer/init.py`: what each method gives each matrix of a layer."""
+    cfg = config(init_method=method, d_model=96, d_ff=160, n_layers=2, vocab_size=500)
+    model = jax.jit(lambda: nnx.state(build(cfg), nnx.Param))()
+    q_width = cfg.n_heads * cfg.head_dim
+    inputs = {"q": 96, "k": 96, "v": 96, "out": q_width, "gate": 96, "up": 96, "down": 160}
+
+    def expected(name: str, layer: int) -> float:
+        if method is InitMethod.fan_in:
+            return inputs[name] ** -0.5
+        if method is InitMethod.normal or name not in ("out", "up", "down"):
+            return 0.02
+        return 0.02 / (2 * (cfg.n_layers if method is InitMethod.llama else layer + 1)) ** 0.5
+
+    def spread(values: jax.Array, std: float, cut: bool = True) -> None:
+        law = stats.truncnorm(-3, 3) if cut else stats.norm()
+        values = np.asarray(values)
+        assert values.std() == pytest.approx(std * law.std(), rel=6 / np.sqrt(2 * values.size))
+        assert (np.abs(values).max() <= 3.0001 * std) == cut
+
+    params = named(model)
+    for layer in range(cfg.n_layers):
+        for name in inputs:
+            room = "mlp" if name in ("gate", "up", "down") else "attention"
+            spread(params[f"blocks.{layer}.{room}.{name}.weight"][0], expected(name, layer))
+    normal = method is InitMethod.normal
+    spread(params["embedding.weight"], 0.02 if normal else 1.0, cut=normal)
+    spread(params["head.weight"], 0.02 if normal else 96**-0.5)
 
 
 def test_parameter_dtype(config):
