@@ -60,6 +60,12 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             seq_len=config.data.seq_len,
             global_batch=config.train.global_batch,
             seed=config.data.seed,
+            instances=config.data.instances,
+            pack_files=config.data.pack_files,
+            document_mask=config.data.document_mask,
+            end=corpus.tokenizer.eos,
+            pad=corpus.tokenizer.pad,
+            dtype=corpus.tokenizer.dtype,
         )
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)

@@ -24,7 +24,7 @@ class Instances(Enum):
     """How documents become instances of `seq_len` tokens.
 
     `windows` cuts the token stream, and documents with it; `packed` fills instances with whole documents by best fit
-    and pads what is left (arXiv 2404.10830).
+    and pads what is left (arXiv 2404.10830). A document longer than an instance is cut there, and loses the rest.
     """
 
     windows = "windows"

@@ -44,7 +44,7 @@ class Corpus:
             path = folder / file["path"]
             if not path.is_file() or path.stat().st_size != file["bytes"]:
                 raise _damaged(folder, f"{file['path']} does not have the {file['bytes']} bytes of the manifest")
-        self._tokenizer = build(Tokenizer(self.manifest["recipe"]["tokenizer"]))
+        self.tokenizer = build(Tokenizer(self.manifest["recipe"]["tokenizer"]))
 
     @property
     def domains(self) -> list[str]:
@@ -89,7 +89,7 @@ class Corpus:
             for split in SPLITS:
                 counted = totals(self.manifest["documents"][domain], split)
                 size = (self.folder / token_file(domain, split)).stat().st_size
-                in_file = counted["tokens"] * self._tokenizer.dtype.itemsize
+                in_file = counted["tokens"] * self.tokenizer.dtype.itemsize
                 if counted != self.manifest["domains"][domain][split] or size != in_file:
                     raise _damaged(self.folder, f"the totals of {domain} ({split}) are not those of its documents")
         for file in self.manifest["files"]:
@@ -98,7 +98,7 @@ class Corpus:
                     raise _damaged(self.folder, f"the content of {file['path']} has changed")
 
     def _heldout(self, domain: str) -> Iterator[HeldoutDocument]:
-        tokens = np.fromfile(self.folder / token_file(domain, "heldout"), self._tokenizer.dtype)
+        tokens = np.fromfile(self.folder / token_file(domain, "heldout"), self.tokenizer.dtype)
         entries = [entry for entry in self.manifest["documents"][domain] if entry["split"] == "heldout"]
         split_seed = self.manifest["recipe"]["split_seed"]
         for entry in sorted(entries, key=lambda entry: split_point(split_seed, domain, entry["name"])):
@@ -106,8 +106,8 @@ class Corpus:
             yield HeldoutDocument(entry["name"], tokens[start : start + entry["tokens"]], entry["bytes"])
 
     def _cut(self, document: HeldoutDocument, n_bytes: int) -> HeldoutDocument:
-        raw = cut(self._tokenizer.decode(document.tokens).encode(), n_bytes)
-        return HeldoutDocument(document.name, self._tokenizer.encode(raw.decode()), len(raw))
+        raw = cut(self.tokenizer.decode(document.tokens).encode(), n_bytes)
+        return HeldoutDocument(document.name, self.tokenizer.encode(raw.decode()), len(raw))
 
 
 def split_point(split_seed: int, domain: str, name: str) -> float:

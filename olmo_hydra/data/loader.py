@@ -8,9 +8,10 @@ from pathlib import Path
 
 import grain
 import numpy as np
-from numpy.typing import DTypeLike
 
+from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.instances import Packed, Source, Windows, open_tokens
 from olmo_hydra.data.order import global_batches
 
 IGNORED = -100
@@ -21,8 +22,9 @@ READ_AHEAD = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
 class Batch:
     """Global batch `n` (from 0) of a run.
 
-    `labels_BT[b, t]` is the target of position t, the token that follows it; the last position has none (-100). The
-    token after the end of a document is a target like any other.
+    `labels_BT[b, t]` is the target of position t, the token that follows it; the last position has none (-100), nor has
+    one that padding follows. The token after the end of a document is a target like any other, also where documents do
+    not see each other: so it is in OLMo-core (`get_labels` in data/utils.py of allenai/OLMo-core 3.0.0).
     """
 
     n: int
@@ -36,14 +38,19 @@ class Batch:
 class Batches:
     """The global batches of a run as a pure function of their number.
 
-    Every file is cut on its own into instances of `seq_len` tokens, numbered through all files; what is left of a file
-    is dropped (`dropped_tokens` in all). Same numbers as OLMo-core's fixed-length dataset.
+    `n_instances` of `seq_len` tokens are in the files; `dropped_tokens` of the files are in none of them, and
+    `padding_tokens` fill them up.
 
     Args:
       files: Headerless little-endian token files, in the order that numbers the instances.
       seq_len: Tokens an instance (T).
       global_batch: Instances an update (B).
       seed: Seed of the order.
+      instances: Windows of the token stream, or packed documents. Packing reads every file once, here.
+      pack_files: Consecutive files whose documents are packed together; without meaning for windows.
+      document_mask: Whether batches say which document each token belongs to.
+      end: The token that ends a document.
+      pad: The token that fills up an instance.
       dtype: Integer type of the tokens in the files.
 
     Raises:
@@ -51,31 +58,36 @@ class Batches:
     """
 
     def __init__(
-        self, files: Sequence[Path], *, seq_len: int, global_batch: int, seed: int, dtype: DTypeLike = np.uint16
+        self,
+        files: Sequence[Path],
+        *,
+        seq_len: int,
+        global_batch: int,
+        seed: int,
+        instances: Instances,
+        pack_files: int,
+        document_mask: bool,
+        end: int,
+        pad: int,
+        dtype: np.dtype,
     ):
         self.seq_len = seq_len
         self.global_batch = global_batch
-        item = np.dtype(dtype).newbyteorder("<")
-        lengths = [token_count(file, item) for file in files]
-        counts = [length // seq_len for length in lengths]
-        self._windows = [
-            np.memmap(file, item, mode="r", shape=(count, seq_len))
-            for file, count in zip(files, counts, strict=True)
-            if count  # an empty file cannot be mapped
-        ]
-        self._starts = np.cumsum([0, *map(len, self._windows)])
-        self.n_instances = sum(counts)
-        self.dropped_tokens = sum(lengths) - self.n_instances * seq_len
+        self._document_mask = document_mask
+        self._end, self._pad = end, pad
+        opened = [open_tokens(file, dtype) for file in files]
+        self._source: Source
+        match instances:
+            case Instances.windows:
+                self._source = Windows(opened, seq_len)
+            case Instances.packed:
+                self._source = Packed(opened, seq_len, pack_files, end)
+        self.n_instances = len(self._source)
+        self.dropped_tokens = self._source.dropped
+        self.padding_tokens = self._source.padding
         self.batches_per_epoch = self.n_instances // global_batch
         if self.batches_per_epoch == 0:
-            raise RequestError(
-                f"more than the {self.n_instances} instances of {seq_len} tokens that the training files hold",
-                key="train.global_batch",
-                value=global_batch,
-                instead=f"train.global_batch={self.n_instances} at most"
-                if self.n_instances
-                else "a shorter data.seq_len",
-            )
+            raise self._too_few(instances)
         # An epoch's order is kept; two, since reading ahead crosses from one epoch into the next.
         self._epoch_order = lru_cache(maxsize=2)(
             lambda epoch: global_batches(self.n_instances, global_batch, seed=seed, epoch=epoch)
@@ -85,10 +97,16 @@ class Batches:
         """Global batch `n` of the run, from 0. Epoch follows epoch, each in its own order."""
         epoch, row = divmod(n, self.batches_per_epoch)
         instances_B = self._epoch_order(epoch + 1)[row]
-        tokens_BT = np.stack([self._instance(int(i)) for i in instances_B]).astype(np.int32)
+        tokens_BT = np.full((self.global_batch, self.seq_len), self._pad, np.int32)
         labels_BT = np.full_like(tokens_BT, IGNORED)
-        labels_BT[:, :-1] = tokens_BT[:, 1:]
-        return Batch(n, epoch + 1, instances_B, tokens_BT, labels_BT)
+        segments_BT = np.zeros_like(tokens_BT) if self._document_mask else None
+        for b, i in enumerate(instances_B):
+            text_S = np.concatenate(self._source.read(int(i)))
+            tokens_BT[b, : len(text_S)] = text_S
+            labels_BT[b, : len(text_S) - 1] = text_S[1:]
+            if segments_BT is not None:
+                segments_BT[b] = document_numbers(text_S, self._end, self.seq_len)
+        return Batch(n, epoch + 1, instances_B, tokens_BT, labels_BT, segments_BT)
 
     def iterate(self, start: int) -> Generator[Batch]:
         """Global batches `start`, `start + 1`, ... without end, read ahead by threads that stop when this is closed."""
@@ -98,23 +116,33 @@ class Batches:
         finally:
             batches.close()
 
-    def _instance(self, i: int) -> np.ndarray:
-        file = int(np.searchsorted(self._starts, i, side="right")) - 1
-        return self._windows[file][i - self._starts[file]]
-
-
-def token_count(file: Path, dtype: DTypeLike) -> int:
-    """Number of tokens in a headerless file of `dtype`. Raises RequestError for a file that is something else."""
-    size, item = file.stat().st_size, np.dtype(dtype).itemsize
-    with file.open("rb") as opened:
-        if opened.read(6) == b"\x93NUMPY":
-            raise RequestError(
-                "is a NumPy file with a header, which would be read as tokens",
-                where=str(file),
-                instead="the array's bytes alone: np.load(file).tofile(other)",
+    def _too_few(self, instances: Instances) -> RequestError:
+        if self.n_instances == 0 and instances is Instances.packed:
+            return RequestError(
+                f"no document ends in the training files (with the token {self._end}), so that there is none to pack",
+                key="data.instances",
+                value=instances,
+                instead="data.instances=windows",
             )
-    if size % item:
-        raise RequestError(
-            f"{size} bytes are no whole number of {item}-byte tokens", where=str(file), instead="a complete file"
+        packed = "their documents are packed into" if instances is Instances.packed else "the training files hold"
+        return RequestError(
+            f"more than the {self.n_instances} instances of {self.seq_len} tokens that {packed}",
+            key="train.global_batch",
+            value=self.global_batch,
+            instead=f"train.global_batch={self.n_instances} at most" if self.n_instances else "a shorter data.seq_len",
         )
-    return size // item
+
+
+def document_numbers(text_S: np.ndarray, end: int, seq_len: int) -> np.ndarray:
+    """Which document of its instance each position belongs to, int32 from 0: a new one begins after every `end`.
+
+    Args:
+      text_S: The tokens without padding, `seq_len` of them or fewer.
+      end: The token that ends a document.
+      seq_len: Length of the result. All padding is one more document, whatever token pads; in OLMo-core each token of
+        it is one where `end` pads (`get_document_lengths` in data/utils.py of allenai/OLMo-core 3.0.0).
+    """
+    begins_T = np.zeros(seq_len, np.int32)
+    begins_T[1 : len(text_S)] = text_S[:-1] == end
+    begins_T[len(text_S) : len(text_S) + 1] = 1  # the padding, if there is any
+    return np.cumsum(begins_T, dtype=np.int32)

@@ -13,6 +13,7 @@ class ByteTokenizer:
 
     vocab_size = 257
     eos = 256
+    pad = 256  # the end again: padding is told by its place, and costs no row of the vocabulary
     dtype = np.dtype("<u2")
 
     def encode(self, text: str) -> np.ndarray:

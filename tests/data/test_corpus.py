@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.corpus import Corpus, cut, split_point
 from olmo_hydra.data.loader import Batches
@@ -16,12 +17,36 @@ def corpus(cfg, tmp_path) -> Corpus:
     return prepare(cfg, tmp_path / "cache", lambda line: None)
 
 
+def batches_of(corpus, instances=Instances.windows):
+    tokenizer = corpus.tokenizer
+    return Batches(
+        corpus.train_files(),
+        seq_len=64,
+        global_batch=8,
+        seed=0,
+        instances=instances,
+        pack_files=8,
+        document_mask=True,
+        end=tokenizer.eos,
+        pad=tokenizer.pad,
+        dtype=tokenizer.dtype,
+    )
+
+
 def test_train_files_feed_the_loader(corpus):
     assert [file.stem for file in corpus.train_files()] == corpus.domains == ["asyncio", "formats"]
-    batches = Batches(corpus.train_files(), seq_len=64, global_batch=8, seed=0)
+    batches = batches_of(corpus)
     tokens = [corpus.manifest["domains"][domain]["train"]["tokens"] for domain in corpus.domains]
     assert batches.n_instances == sum(n // 64 for n in tokens)
     assert batches.dropped_tokens == sum(n % 64 for n in tokens)
+
+
+def test_documents_of_a_corpus_are_packed(corpus):
+    trained = [e for domain in corpus.domains for e in corpus.manifest["documents"][domain] if e["split"] == "train"]
+    batches = batches_of(corpus, Instances.packed)
+    assert batches.dropped_tokens == sum(max(0, entry["tokens"] + 1 - 64) for entry in trained)
+    in_instances = batches.n_instances * 64 - batches.padding_tokens
+    assert in_instances + batches.dropped_tokens == sum(entry["tokens"] + 1 for entry in trained)
 
 
 def test_heldout_documents_are_the_files(corpus, library):

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data import loader
-from olmo_hydra.data.loader import Batches
-
-
-def write(path, tokens, dtype="<u2"):
-    np.asarray(tokens).astype(dtype).tofile(path)
-    return path
+from tests.data.token_files import END, batches_of, write
 
 
 @pytest.fixture
@@ -25,7 +20,7 @@ def two_files(tmp_path):
 
 def test_instances_are_cut_file_by_file(two_files):
     # OLMo-core, measured: 15 + 15 instances of 64, instance 15 starts at token 0 of the second file.
-    batches = Batches(two_files, seq_len=64, global_batch=30, seed=0)
+    batches = batches_of(two_files, seq_len=64, global_batch=30, seed=0)
     assert batches.n_instances == 30 and batches.dropped_tokens == 2 * 40
     batch = batches.batch(0)
     starts = dict(zip(batch.instances_B.tolist(), batch.tokens_BT[:, 0].tolist(), strict=True))
@@ -34,24 +29,23 @@ def test_instances_are_cut_file_by_file(two_files):
 
 
 def test_batches_are_olmo_cores(two_files):
-    batches = Batches(two_files, seq_len=64, global_batch=4, seed=0)
+    batches = batches_of(two_files, seq_len=64, global_batch=4, seed=0)
     rows = [batches.batch(n).instances_B.tolist() for n in range(3)]
     assert rows == [[21, 16, 7, 1], [3, 28, 15, 11], [25, 20, 24, 29]]
 
 
 def test_every_epoch_has_its_own_order(tmp_path):
     # OLMo-core's orders of 1,000 instances in epochs 1 and 2.
-    batches = Batches([write(tmp_path / "t.bin", np.zeros(2000))], seq_len=2, global_batch=5, seed=34521)
+    batches = batches_of([write(tmp_path / "t.bin", np.zeros(2000))], seq_len=2, global_batch=5, seed=34521)
     assert batches.batch(0).instances_B.tolist() == [905, 250, 414, 554, 333]
     assert batches.batch(200).instances_B.tolist() == [586, 379, 498, 271, 249]
 
 
 def test_labels_are_the_next_tokens(tmp_path):
     # OLMo-core's golden: the token after the end of a document is a target.
-    eos = 256
-    batch = Batches([write(tmp_path / "t.bin", [1, 2, eos, 3, 4])], seq_len=5, global_batch=1, seed=0).batch(0)
-    assert batch.tokens_BT.tolist() == [[1, 2, eos, 3, 4]]
-    assert batch.labels_BT.tolist() == [[2, eos, 3, 4, -100]]
+    batch = batches_of([write(tmp_path / "t.bin", [1, 2, END, 3, 4])], seq_len=5, global_batch=1, seed=0).batch(0)
+    assert batch.tokens_BT.tolist() == [[1, 2, END, 3, 4]]
+    assert batch.labels_BT.tolist() == [[2, END, 3, 4, -100]] and batch.segments_BT is None
     assert batch.tokens_BT.dtype == batch.labels_BT.dtype == np.int32
 
 
@@ -70,10 +64,10 @@ def test_an_epoch_is_every_instance_once(tmp_path_factory, lengths, seq_len, see
     files = [write(folder / f"{i}.bin", tokens) for i, tokens in enumerate(content)]
     if not windows:
         with pytest.raises(RequestError, match=r"data\.seq_len"):
-            Batches(files, seq_len=seq_len, global_batch=1, seed=seed)
+            batches_of(files, seq_len=seq_len, global_batch=1, seed=seed)
         return
     global_batch = data.draw(st.integers(1, len(windows)))
-    batches = Batches(files, seq_len=seq_len, global_batch=global_batch, seed=seed)
+    batches = batches_of(files, seq_len=seq_len, global_batch=global_batch, seed=seed)
     per_epoch = batches.batches_per_epoch
     for epoch in (1, 2):
         seen = [batches.batch((epoch - 1) * per_epoch + n) for n in range(per_epoch)]
@@ -88,18 +82,18 @@ def test_an_epoch_is_every_instance_once(tmp_path_factory, lengths, seq_len, see
 @pytest.mark.parametrize("threads", [0, 1, 2, 4])
 def test_reading_ahead_changes_no_batch(two_files, monkeypatch, threads):
     monkeypatch.setattr(loader, "READ_AHEAD", grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4))
-    batches = Batches(two_files, seq_len=64, global_batch=4, seed=3)
+    batches = batches_of(two_files, seq_len=64, global_batch=4, seed=3)
     start, n = 5, 12  # across two ends of epochs
     for expected, batch in zip(range(start, start + n), batches.iterate(start), strict=False):
         assert batch.n == expected
-        pure = Batches(two_files, seq_len=64, global_batch=4, seed=3).batch(expected)
+        pure = batches_of(two_files, seq_len=64, global_batch=4, seed=3).batch(expected)
         np.testing.assert_array_equal(batch.tokens_BT, pure.tokens_BT)
         np.testing.assert_array_equal(batch.labels_BT, pure.labels_BT)
 
 
 def test_closing_stops_the_threads(two_files):
     before = set(threading.enumerate())
-    stream = Batches(two_files, seq_len=64, global_batch=4, seed=0).iterate(0)
+    stream = batches_of(two_files, seq_len=64, global_batch=4, seed=0).iterate(0)
     assert [batch.n for batch in itertools.islice(stream, 3)] == [0, 1, 2]
     threads = set(threading.enumerate()) - before
     assert threads
@@ -111,17 +105,17 @@ def test_closing_stops_the_threads(two_files):
 
 def test_a_batch_beyond_the_data(two_files):
     with pytest.raises(RequestError) as caught:
-        Batches(two_files, seq_len=64, global_batch=31, seed=0)
+        batches_of(two_files, seq_len=64, global_batch=31, seed=0)
     assert caught.value.key == "train.global_batch" and "train.global_batch=30" in str(caught.value)
 
 
 def test_files_that_are_no_token_files(tmp_path):
     np.save(tmp_path / "header.npy", np.arange(100, dtype=np.uint16))
     with pytest.raises(RequestError, match="header"):
-        Batches([tmp_path / "header.npy"], seq_len=4, global_batch=1, seed=0)
+        batches_of([tmp_path / "header.npy"], seq_len=4, global_batch=1, seed=0)
     (tmp_path / "torn.bin").write_bytes(bytes(101))
     with pytest.raises(RequestError, match="101 bytes"):
-        Batches([tmp_path / "torn.bin"], seq_len=4, global_batch=1, seed=0)
+        batches_of([tmp_path / "torn.bin"], seq_len=4, global_batch=1, seed=0)
     tokens = write(tmp_path / "dolma2.bin", np.arange(100_000, 100_008), "<u4")
-    batch = Batches([tokens], seq_len=8, global_batch=1, seed=0, dtype=np.uint32).batch(0)
+    batch = batches_of([tokens], seq_len=8, global_batch=1, seed=0, dtype=np.dtype("<u4")).batch(0)
     assert batch.tokens_BT.tolist() == [list(range(100_000, 100_008))]
