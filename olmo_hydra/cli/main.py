@@ -38,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("report", _report, "write report.html of a run from its directory")
     sub.add_argument("run_directories", type=Path, nargs="+", metavar="RUN")
 
+    sub = command("models", _models, "a table of the models and their parameters")
+    sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
+
     sub = command("runs", _runs, "a table of runs and their states")
     sub.add_argument("root", type=lambda text: Path(text.removeprefix("run.root=")), nargs="?", default=Path("runs"))
     sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
@@ -62,6 +65,12 @@ def _report(parsed: argparse.Namespace) -> None:
 
     for folder in parsed.run_directories:
         print(write_report(RunDir(folder)))
+
+
+def _models(parsed: argparse.Namespace) -> None:
+    from olmo_hydra.cli import models
+
+    models.run(parsed.json)
 
 
 def _runs(parsed: argparse.Namespace) -> None:
