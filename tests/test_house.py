@@ -17,9 +17,10 @@ MAY_KNOW = {
     "tracking": {"config"},
     "eval": {"config", "model", "data"},
     "train": {"config", "model", "data", "optim", "hardware"},
+    "interop": {"config", "model", "train", "tracking"},
     "report": {"config", "tracking"},
     "launch": {"config", "tracking"},
-    "cli": {"config", "model", "data", "optim", "hardware", "tracking", "eval", "train", "report", "launch"},
+    "cli": {"config", "model", "data", "optim", "hardware", "tracking", "eval", "train", "interop", "report", "launch"},
 }
 HEAVY = {"jax", "flax", "optax", "orbax", "grain", "wandb"}
 WITHOUT_JAX = {"config", "tracking", "report", "launch"}

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from olmo_hydra.cli import convert
 from olmo_hydra.cli.guard import guarded
 from olmo_hydra.config.errors import RequestError
 
@@ -34,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("action", choices=("prepare", "inspect"))
     sub.add_argument("overrides", nargs="*", help="as for train.py: data=python_text")
     sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    sub = command("convert", lambda parsed: parsed.convert(parsed), "weights from and to Hugging Face's format")
+    convert.add_commands(sub)
 
     sub = command("report", _report, "write report.html of a run from its directory")
     sub.add_argument("run_directories", type=Path, nargs="+", metavar="RUN")

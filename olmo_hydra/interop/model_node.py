@@ -1,0 +1,44 @@
+"""A `ModelConfig` from plain values."""
+
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.model import ModelConfig
+from olmo_hydra.config.paths import CONF
+
+
+def model_config(node: dict[str, Any], where: str) -> ModelConfig:
+    """The derived and checked model of a node `model`, as a frozen config holds it.
+
+    Raises:
+      RequestError: A key is missing or unknown, a value has the wrong type, or a rule is broken. Names `where`.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(ModelConfig), node)
+        for key in merged:
+            if OmegaConf.is_missing(merged, str(key)):
+                raise RequestError("has no value", key=f"model.{key}", value="???", where=where)
+        model = OmegaConf.to_object(merged)
+        assert isinstance(model, ModelConfig)
+        model.derive()
+        model.check()
+    except OmegaConfBaseException as error:
+        problem = str(error).splitlines()[0]
+        raise RequestError(
+            problem, key=f"model.{error.full_key!s}" if error.full_key else "model", where=where
+        ) from error
+    except RequestError as error:
+        error.where = where
+        raise
+    return model
+
+
+def olmo3(changes: dict[str, Any], where: str) -> ModelConfig:
+    """Olmo 3 7B with other values, derived and checked. Raises RequestError as `model_config` does."""
+    node = yaml.safe_load((CONF / "model" / "olmo3_7b.yaml").read_text())
+    del node["defaults"]
+    return model_config({**node, **changes}, where)
