@@ -11,6 +11,7 @@ import jax
 import yaml
 
 from olmo_hydra.cli.guard import Interrupted
+from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.identity import flat, plain, run_name
 from olmo_hydra.config.root import OPERATIONS, SCIENCE, Config
@@ -67,6 +68,8 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             pad=corpus.tokenizer.pad,
             dtype=corpus.tokenizer.dtype,
         )
+        if config.data.instances is Instances.packed:
+            progress.note(f"data: {batches.share()}")
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)
         stack.enter_context(_held(run_dir))
@@ -80,7 +83,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             _refuse_missing_rows(run_dir)
         record = Record(run_dir)
         record.rewind(done or None)
-        start = provenance.collect(config, overrides, _description(config, corpus), devices.describe(found))
+        start = provenance.collect(config, overrides, _description(config, corpus, batches), devices.describe(found))
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
         tracker.event("resumed" if done else "started", step=done, **changed)
@@ -168,13 +171,16 @@ def _refuse_missing_rows(run_dir: RunDir) -> None:
             )
 
 
-def _description(config: Config, corpus: Corpus) -> dict[str, Any]:
+def _description(config: Config, corpus: Corpus, batches: Batches) -> dict[str, Any]:
     return {
         "name": config.data.name,
         "fingerprint": corpus.fingerprint,
         "folder": str(corpus.folder),
         "python": corpus.manifest["python"],
         "domains": corpus.manifest["domains"],
+        "instances": batches.n_instances,
+        "dropped_tokens": batches.dropped_tokens,
+        "padding_tokens": batches.padding_tokens,
     }
 
 

@@ -116,6 +116,15 @@ class Batches:
         finally:
             batches.close()
 
+    def share(self) -> str:
+        """How much of the files the instances hold, and of the instances is padding, as a sentence."""
+        room = self.n_instances * self.seq_len
+        dropped = self.dropped_tokens / (room - self.padding_tokens + self.dropped_tokens)
+        return (
+            f"{self.n_instances:,} instances of {self.seq_len:,} tokens, {self.padding_tokens / room:.1%} of them "
+            f"padding; {self.dropped_tokens:,} tokens ({dropped:.1%}) of the files are in none"
+        )
+
     def _too_few(self, instances: Instances) -> RequestError:
         if self.n_instances == 0 and instances is Instances.packed:
             return RequestError(
@@ -124,9 +133,9 @@ class Batches:
                 value=instances,
                 instead="data.instances=windows",
             )
-        packed = "their documents are packed into" if instances is Instances.packed else "the training files hold"
+        make = "documents of the training files make" if instances is Instances.packed else "training files hold"
         return RequestError(
-            f"more than the {self.n_instances} instances of {self.seq_len} tokens that {packed}",
+            f"more than the {self.n_instances} instances of {self.seq_len} tokens that the {make}",
             key="train.global_batch",
             value=self.global_batch,
             instead=f"train.global_batch={self.n_instances} at most" if self.n_instances else "a shorter data.seq_len",

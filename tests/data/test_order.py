@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from olmo_hydra.config.compose import compose
 from olmo_hydra.data.order import global_batches, instance_order
 
 GOLDENS = [
@@ -48,3 +49,7 @@ def test_impossible_orders():
         instance_order(4, seed=0, epoch=0)
     with pytest.raises(ValueError, match="uint32"):
         instance_order(2**32, seed=0, epoch=1)
+
+
+def test_the_order_has_a_seed_of_its_own_or_the_runs():
+    assert [compose(typed).data.seed for typed in (["train.seed=7"], ["train.seed=7", "data.seed=3"])] == [7, 3]

@@ -42,6 +42,9 @@ def test_a_packed_instance(tmp_path, pad):
         files, seq_len=8, global_batch=3, seed=0, instances=Instances.packed, pack_files=8, document_mask=True, pad=pad
     )
     assert (batches.n_instances, batches.dropped_tokens, batches.padding_tokens) == (3, 1 + 1, 1 + 6)
+    assert batches.share() == (
+        "3 instances of 8 tokens, 29.2% of them padding; 2 tokens (10.5%) of the files are in none"
+    )
     batch = batches.batch(0)
     at = batch.instances_B.argsort()
     assert batch.tokens_BT[at].tolist() == [
@@ -147,7 +150,7 @@ def test_windows_of_masked_documents(tmp_path):
 
 def test_a_batch_beyond_the_documents(tmp_path):
     file = write(tmp_path / "t.bin", [1, 2, END, 3, 4, END, 5, 5, 5])
-    with pytest.raises(RequestError, match="their documents are packed into") as caught:
+    with pytest.raises(RequestError, match="documents of the training files make") as caught:
         batches_of([file], seq_len=4, global_batch=3, seed=0, instances=Instances.packed)
     assert caught.value.key == "train.global_batch" and "train.global_batch=2" in str(caught.value)
     file = write(tmp_path / "endless.bin", [1, 2, 3, 4])
