@@ -25,7 +25,11 @@ def options(folder: str) -> list[str]:
 
 def needed(group: str, option: str) -> list[str]:
     """What an option leaves to the user."""
-    return ["data.domains.text.path=/"] if (group, option) == ("data", "text_files") else []
+    if (group, option) == ("data", "text_files"):
+        return ["data.domains.text.path=/"]
+    if group == "data" and option.startswith("olmo3_"):  # a mix, of another tokenizer than nano's
+        return ["~experiment", "train.steps=100", "model=olmo3_7b", "model.max_seq_len=65536"]
+    return []
 
 
 @pytest.mark.parametrize("choice", [f"{group}={option}" for group in GROUPS for option in options(group)])
