@@ -19,18 +19,16 @@ def model_config(node: dict[str, Any], where: str) -> ModelConfig:
     """
     try:
         merged = OmegaConf.merge(OmegaConf.structured(ModelConfig), node)
-        for key in merged:
-            if OmegaConf.is_missing(merged, str(key)):
+        for key in map(str, merged):
+            if OmegaConf.is_missing(merged, key):
                 raise RequestError("has no value", key=f"model.{key}", value="???", where=where)
         model = OmegaConf.to_object(merged)
         assert isinstance(model, ModelConfig)
         model.derive()
         model.check()
     except OmegaConfBaseException as error:
-        problem = str(error).splitlines()[0]
-        raise RequestError(
-            problem, key=f"model.{error.full_key!s}" if error.full_key else "model", where=where
-        ) from error
+        key = "model" if error.full_key is None else f"model.{error.full_key!s}"
+        raise RequestError(str(error).splitlines()[0], key=key, where=where) from error
     except RequestError as error:
         error.where = where
         raise

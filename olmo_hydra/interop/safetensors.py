@@ -109,13 +109,21 @@ def create(file: Path, tensors: dict[str, tuple[np.dtype, tuple[int, ...]]]) -> 
     }
 
 
-def write(entry: Entry, tensor: np.ndarray) -> None:
-    """Writes one tensor, of any strides and dtype, into a file that `create` made."""
+def write(entry: Entry, tensor: np.ndarray) -> bool:
+    """Writes one tensor, of any strides and dtype, into a file that `create` made.
+
+    Gives False, having written a part, when a finite number is not finite in the dtype of the file.
+    """
     assert tensor.shape == entry.shape
     with entry.file.open("r+b") as file:
         file.seek(entry.start)
         for block in blocks(tensor):
-            file.write(_bytes(np.ascontiguousarray(block, entry.dtype)))
+            with np.errstate(over="ignore"):
+                written = np.ascontiguousarray(block, entry.dtype)
+            if tensor.dtype != entry.dtype and (np.isfinite(written) != np.isfinite(block)).any():
+                return False
+            file.write(_bytes(written))
+    return True
 
 
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:

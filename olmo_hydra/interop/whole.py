@@ -1,0 +1,73 @@
+"""Folders that appear whole or not at all."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from olmo_hydra.config.errors import RequestError
+
+LOCK = ".olmo_hydra_lock"
+
+
+@contextmanager
+def whole_folder(folder: Path, size: int) -> Iterator[Path]:
+    """Yields `<folder>.partial` to be filled, which becomes `folder` when the block ends without an error.
+
+    After an error it is removed. What a killed process left is removed by the next that wants the same folder.
+
+    Args:
+      folder: Must not exist, or be empty.
+      size: Bytes that will be written, about.
+
+    Raises:
+      RequestError: `folder` holds something, another process is writing it, or it cannot be written.
+    """
+    folder = folder.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RequestError("exists already and is not empty", key=str(folder), instead="a folder that does not exist")
+    partial = folder.with_name(f"{folder.name}.partial")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(partial):
+            if (free := shutil.disk_usage(partial).free) < size:
+                raise RequestError(f"{size:,} bytes are needed and {free:,} are free", where=str(folder.parent))
+            try:
+                yield partial
+                for path in partial.rglob("*"):
+                    _sync(path)
+                (partial / LOCK).unlink()
+                partial.rename(folder)
+                _sync(folder.parent)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise RequestError(f"the folder cannot be written: {error.strerror}", where=str(folder)) from error
+
+
+@contextmanager
+def _locked(partial: Path) -> Iterator[None]:
+    """An empty folder that belongs to this process; the kernel lets go of it however the process ends."""
+    if partial.exists() and not (partial / LOCK).exists():
+        raise RequestError(f"{partial} is in the way", instead="another folder, or move it away")
+    partial.mkdir(exist_ok=True)
+    with open(partial / LOCK, "a") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RequestError("another process is writing it", where=str(partial)) from None
+        for path in partial.iterdir():
+            if path.name != LOCK:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
