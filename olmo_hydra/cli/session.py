@@ -21,6 +21,8 @@ from olmo_hydra.data.prepare import prepare
 from olmo_hydra.eval.in_loop import InLoop
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import batch_sharding, make_mesh
+from olmo_hydra.interop.initial import Initial
+from olmo_hydra.interop.run_weights import whole_steps
 from olmo_hydra.optim import schedules
 from olmo_hydra.report.build import write_report
 from olmo_hydra.tracking import provenance
@@ -72,11 +74,16 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             progress.note(f"data: {batches.share()}")
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)
+        begins = config.init.source is not None and not whole_steps(run_dir)
+        initial = Initial(config.init, program, Path(config.run.root)) if begins else None
         stack.enter_context(_held(run_dir))
         checkpoints = stack.enter_context(closing(Checkpoints(run_dir.checkpoints, config.checkpoint)))
         meta = {"run": run_name(config), "data": corpus.fingerprint}
         done = checkpoints.latest() or 0
-        state = checkpoints.restore(done, program.abstract, program.shardings, meta) if done else program.init()
+        if done:
+            state = checkpoints.restore(done, program.abstract, program.shardings, meta)
+        else:
+            state = initial.state() if initial else program.init()
 
         changed = _freeze(config, overrides, run_dir)
         if done:
@@ -86,7 +93,8 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         start = provenance.collect(config, overrides, _description(config, corpus, batches), devices.describe(found))
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
-        tracker.event("resumed" if done else "started", step=done, **changed)
+        init = {"init": initial.description} if initial else {}
+        tracker.event("resumed" if done else "started", step=done, **changed, **init)
         with _ended(run_dir, tracker, progress) as ended:
             parts = loop.Parts(
                 config=config,

@@ -1,5 +1,6 @@
 """The checkpoints of a run directory, read array by array."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from olmo_hydra.interop.model_node import model_config
 from olmo_hydra.interop.shapes import param_shapes
 from olmo_hydra.tracking.run_dir import RunDir
 
+IDENTITY = re.compile(r"-[0-9a-f]{8}$")  # at the end of a run directory's name
 PREFIX, SUFFIX = "params/", "/value"  # around a parameter's name, with slashes for its dots, in a checkpoint
 
 
@@ -115,7 +117,7 @@ def find_run(place: str, run_root: Path | None) -> tuple[RunDir, int | None]:
     """The run, and the step if one is named: `RUN`, `RUN@STEP`, or `RUN/checkpoints/STEP`.
 
     Args:
-      place: RUN is a run directory, or with `run_root` the name of one in it, or the beginning of one name.
+      place: RUN is a run directory, or with `run_root` the name of one in it, with or without the 8 digits at its end.
       run_root: Where runs lie that are given by name.
 
     Raises:
@@ -139,11 +141,11 @@ def _run(folder: Path, place: str, run_root: Path | None) -> RunDir:
     if run_root is not None and len(folder.parts) == 1:
         named = sorted(path.parent for path in run_root.glob("*/config.yaml"))
         found = [path for path in named if path.name == folder.name]
-        found = found or [path for path in named if path.name.startswith(folder.name)]
+        found = found or [path for path in named if IDENTITY.sub("", path.name) == folder.name]
         if len(found) == 1:
             return RunDir(found[0])
         if found:
             names = ", ".join(path.name for path in found)
-            raise RequestError(f"several runs of {run_root} begin so: {names}", key=place, instead="one of them")
+            raise RequestError(f"several runs of {run_root} have this name: {names}", key=place, instead="one of them")
         looked_for.append(f"a run of that name in {run_root}")
     raise RequestError(f"holds no weights: looked for {', '.join(looked_for)}", key=place)

@@ -36,7 +36,7 @@ def open_weights(place: str, run_root: Path | None = None) -> Weights:
     Args:
       place: A folder of Hugging Face weights, a run directory with or without `@STEP` (without: its newest
         checkpoint), or a folder `checkpoints/STEP` of a run.
-      run_root: Where runs lie that are given by name, or by the beginning of a name that only one of them has.
+      run_root: Where runs lie that are given by name, with or without the 8 digits at its end.
 
     Raises:
       RequestError: There is nothing of the kind, or it is damaged.

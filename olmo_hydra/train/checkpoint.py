@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.operations import CheckpointConfig
-from olmo_hydra.train.state import State
+from olmo_hydra.train.state import State, by_path
 
 Meta = dict[str, Any]
 Event = Callable[..., None]
@@ -34,7 +34,7 @@ class Checkpoints:
 
     def save(self, step: int, state: State, meta: Meta) -> None:
         """Starts saving the state after update `step`. It is on disk once `wait` returns or `event` is told."""
-        leaves = _by_path(state)
+        leaves = by_path(state)
         if jax.default_backend() == "cpu":
             # Here an array and orbax's view of it share memory, which the next step, given the state, writes over.
             leaves = {name: jnp.copy(leaf) for name, leaf in leaves.items()}
@@ -65,7 +65,7 @@ class Checkpoints:
     def _arrays(self, step: int, abstract: State, shardings: State) -> State:
         template = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-            for (name, leaf), sharding in zip(_by_path(abstract).items(), jax.tree.leaves(shardings), strict=True)
+            for (name, leaf), sharding in zip(by_path(abstract).items(), jax.tree.leaves(shardings), strict=True)
         }
         args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
         leaves = self._manager.restore(step, args=args).state
@@ -101,8 +101,3 @@ def refuse_other(saved: Meta, wanted: Meta, where: Any) -> None:
             where=str(where),
             instead="run.tag=NAME for a run of its own, or restore what changed",
         )
-
-
-def _by_path(state: State) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.sharding import param_sharding, replicated
-from olmo_hydra.model import decoder
+from olmo_hydra.model import decoder, kernels
 from olmo_hydra.model.params import param_axes, param_names
 from olmo_hydra.optim import build as build_optimizer
 from olmo_hydra.optim import decay_mask
@@ -28,6 +28,12 @@ class State:
     opt_state: Tree
 
 
+def by_path(state: State) -> dict[str, Any]:
+    """The leaves of a state by the path under which a checkpoint keeps them (`params/embedding/weight/value`)."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
 @dataclass(frozen=True)
 class Program:
     """What never changes during a run: the model's structure, the optimizer, and where the state lies."""
@@ -38,12 +44,13 @@ class Program:
     shardings: State
     seed: int
     config: Config
+    mesh: Mesh
 
     def init(self) -> State:
         """The state before the first update, drawn from the run's seed, each array made where it lies."""
 
         def make() -> State:
-            params = nnx.split(_model(self.config), nnx.Param)[1]
+            params = nnx.split(_model(self.config, self.mesh), nnx.Param)[1]
             return State(params, self.optimizer.init(params))
 
         return jax.jit(make, out_shardings=self.shardings)()
@@ -60,15 +67,16 @@ def make_program(config: Config, mesh: Mesh) -> Program:
     Raises:
       RequestError: `optim.no_decay` names no parameter.
     """
-    graphdef, params = nnx.split(nnx.eval_shape(lambda: _model(config)), nnx.Param)
+    graphdef, params = nnx.split(nnx.eval_shape(lambda: _model(config, mesh)), nnx.Param)
     optimizer = build_optimizer(config.optim, decay_mask(config.optim, param_names(params)))
     abstract = State(params, jax.eval_shape(optimizer.init, params))
-    return Program(graphdef, optimizer, abstract, _shardings(abstract, mesh), config.train.seed, config)
+    return Program(graphdef, optimizer, abstract, _shardings(abstract, mesh), config.train.seed, config, mesh)
 
 
-def _model(config: Config) -> decoder.Decoder:
-    rngs = nnx.Rngs(params=stream(config.train.seed, "init"))
-    return decoder.build(config.model, rngs=rngs, layer_loop=config.hardware.layer_loop, remat=config.hardware.remat)
+def _model(config: Config, mesh: Mesh) -> decoder.Decoder:
+    rngs, hardware = nnx.Rngs(params=stream(config.train.seed, "init")), config.hardware
+    attend = kernels.build(hardware, mesh)
+    return decoder.build(config.model, rngs=rngs, layer_loop=hardware.layer_loop, remat=hardware.remat, attend=attend)
 
 
 def _shardings(state: State, mesh: Mesh) -> State:

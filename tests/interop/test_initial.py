@@ -1,0 +1,203 @@
+"""Runs that start from other weights: every array is where it belongs, or the request is refused."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import yaml
+
+from olmo_hydra.config.compose import compose
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.identity import plain
+from olmo_hydra.hardware import devices
+from olmo_hydra.hardware.sharding import make_mesh
+from olmo_hydra.interop.initial import Initial
+from olmo_hydra.model.params import named
+from olmo_hydra.tracking.run_dir import RunDir
+from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.state import Program, State, by_path, make_program
+
+TINY = (
+    *("model.d_model=32", "model.head_dim=8", "model.n_kv_heads=2", "model.d_ff=48", "model.n_layers=4"),
+    *("model.window=8", "data.seq_len=32", "train.global_batch=8", "train.steps=40"),
+)
+
+
+def program(*overrides: str) -> Program:
+    config = compose([*TINY, *overrides])
+    return make_program(config, make_mesh(config.hardware, devices.acquire(config.hardware, "")))
+
+
+def random_state(program: Program) -> State:
+    rng = np.random.default_rng()
+
+    def draw(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        return (100 * rng.normal(size=leaf.shape)).astype(leaf.dtype)
+
+    return jax.tree.map(draw, program.abstract)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> tuple[Path, State]:
+    """A finished run `first-01234567` of plain AdamW, with random arrays at steps 3 and 7; those of step 7."""
+    root = tmp_path_factory.mktemp("runs")
+    run_dir = RunDir(root / "first-01234567")
+    made = program("optim=adamw")
+    run_dir.path.mkdir()
+    run_dir.config.write_text(yaml.safe_dump(plain(made.config)))
+    checkpoints = Checkpoints(run_dir.checkpoints, made.config.checkpoint)
+    for step in (3, 7):
+        state = random_state(made)
+        checkpoints.save(step, jax.device_put(state, made.shardings), {})
+        checkpoints.wait(lambda *args, **fields: None)
+    checkpoints.close()
+    run_dir.events.write_text('{"event": "started"}\n{"event": "finished"}\n')
+    return root, state
+
+
+def initial(root: Path, *overrides: str) -> tuple[Program, Initial]:
+    made = program(*overrides)
+    return made, Initial(made.config.init, made, root)
+
+
+def assert_equal(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(value), err_msg=name)
+
+
+FROM = "init.from=run:first"
+MOMENTS = "init.load=weights_and_moments"
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "cpu_sim"])
+def test_weights_and_moments_are_taken_over_bit_by_bit(source, hardware) -> None:
+    """From AdamW into AdamW wrapped by the skip rule, whose window is new; on one device and sharded over eight."""
+    root, saved = source
+    made, start = initial(root, FROM, MOMENTS, "optim=skip_step_adamw", f"hardware={hardware}")
+    state = start.state()
+    assert_equal(named(state.params), named(saved.params))
+    theirs = {path.split("/1/")[1]: leaf for path, leaf in by_path(saved).items() if path.startswith("opt_state/1/")}
+    adam = {p.split("/1/")[1]: leaf for p, leaf in by_path(state).items() if p.startswith("opt_state/inner/1/")}
+    assert_equal(adam, theirs)
+    assert int(adam["steps"]) == int(theirs["steps"]) != 0
+    around = {path: leaf for path, leaf in by_path(state).items() if path.count("/") < 3 and "opt_state" in path}
+    assert around and not any(np.asarray(leaf).any() for leaf in around.values()), "the window is the run's own"
+    assert jax.tree.map(lambda leaf: leaf.sharding, state) == made.shardings
+    assert start.description["from"].endswith("first-01234567@7") and start.description["model_differs"] == {}
+
+
+def test_weights_alone_leave_the_optimizer_new(source) -> None:
+    root, saved = source
+    _, start = initial(root, f"{FROM}@7", "init.load=weights")
+    state = start.state()
+    assert_equal(named(state.params), named(saved.params))
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(state.opt_state))
+
+
+def test_an_earlier_step(source) -> None:
+    root, saved = source
+    _, start = initial(root, f"init.from=run:{root}/first-01234567@3")
+    assert not np.array_equal(
+        start.state().params["embedding"]["weight"][...], saved.params["embedding"]["weight"][...]
+    )
+
+
+def test_moments_keep_the_dtype_that_the_new_run_asks_for(source) -> None:
+    root, saved = source
+    _, start = initial(root, FROM, MOMENTS, "optim.mu_dtype=bfloat16")
+    found = by_path(start.state())["opt_state/inner/1/mu/head/weight/value"]
+    assert found.dtype == jax.numpy.bfloat16
+    expected = by_path(saved)["opt_state/1/mu/head/weight/value"].astype(jax.numpy.bfloat16)
+    np.testing.assert_array_equal(np.asarray(found, np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("pattern", ["[full]", "[sliding,full]"])
+def test_layers_are_dealt_out_again_under_another_window_pattern(source, pattern) -> None:
+    root, saved = source
+    made, start = initial(root, FROM, MOMENTS, f"model.window_pattern={pattern}")
+    state, period = start.state(), len(made.config.model.window_pattern)
+    for layer in range(4):
+        for found, expected in (
+            (named(state.params), named(saved.params)),
+            (named(state.opt_state.inner[1].mu), named(saved.opt_state[1].mu)),
+        ):
+            ours = found[f"blocks.{layer % period}.mlp.up.weight"][layer // period]
+            np.testing.assert_array_equal(ours, expected[f"blocks.{layer}.mlp.up.weight"][0])
+    assert set(start.description["model_differs"]) == {"window_pattern"}
+
+
+def test_tables_with_another_padding_keep_the_rows_of_every_id(source) -> None:
+    root, saved = source
+    for multiple, rows in ((1, 257), (128, 384)):
+        _, start = initial(root, FROM, MOMENTS, f"model.vocab_multiple={multiple}")
+        state = start.state()
+        for found, expected in (
+            (named(state.params), named(saved.params)),
+            (named(state.opt_state.inner[1].nu), named(saved.opt_state[1].nu)),
+        ):
+            table, head = np.asarray(found["embedding.weight"]), np.asarray(found["head.weight"])
+            assert table.shape == (rows, 32) and head.shape == (32, rows)
+            np.testing.assert_array_equal(table[:257], expected["embedding.weight"][:257])
+            np.testing.assert_array_equal(head[:, :257], expected["head.weight"][:, :257])
+            assert not table[257:].any() and not head[:, 257:].any()
+
+
+def test_what_differs_without_a_change_of_shape_is_recorded(source) -> None:
+    root, _ = source
+    _, start = initial(root, FROM, "model.yarn_factor=8", "model.max_seq_len=2048", "model.window=16")
+    differs = start.description["model_differs"]
+    assert differs.keys() == {"yarn_factor", "max_seq_len", "window"}
+    assert differs["yarn_factor"] == {"was": None, "is": 8.0}
+
+
+@pytest.mark.parametrize(
+    "overrides, expected",
+    [
+        (["model.d_ff=64"], ["mlp.down.weight is [48, 32] there and [64, 32] here", "mlp.gate.weight"]),
+        (["model.n_layers=8"], ["model.n_layers is 4 there and 8 here"]),
+        (["model.vocab_size=300"], ["model.vocab_size is 257 there and 300 here"]),
+        (["model.qk_norm=none"], ["attention.k_norm.weight is [16] there and absent here"]),
+        (["init.from=run:second"], ["init.from=run:second", "holds no weights"]),
+        (["init.from=run:first@5"], ["no checkpoint 5", "3, 7"]),
+        (["init.from=hf:first"], ["of the other kind", "init.from=run:first"]),
+    ],
+)
+def test_what_does_not_fit_is_named(source, overrides, expected) -> None:
+    root, _ = source
+    with pytest.raises(RequestError) as refusal:
+        initial(root, FROM, *overrides)
+    message = str(refusal.value)
+    for part in ["init.from=", *expected]:
+        assert part in message
+
+
+def test_moments_of_a_checkpoint_that_has_none(source, tmp_path) -> None:
+    root, saved = source
+    run_dir = RunDir(tmp_path / "bare-01234567")
+    run_dir.path.mkdir()
+    run_dir.config.write_text((root / "first-01234567/config.yaml").read_text())
+    made = program("optim=adamw")
+    checkpoints = Checkpoints(run_dir.checkpoints, made.config.checkpoint)
+    checkpoints.save(0, State(saved.params, ()), {})
+    checkpoints.close()
+    with pytest.raises(RequestError, match="no moments mu, nu") as refusal:
+        initial(tmp_path, "init.from=run:bare", MOMENTS)
+    assert refusal.value.instead == "init.load=weights"
+    initial(tmp_path, "init.from=run:bare")
+
+
+def test_a_run_that_goes_on_has_to_be_named_with_its_step(source, tmp_path) -> None:
+    root, _ = source
+    (tmp_path / "first-01234567").symlink_to(root / "first-01234567")
+    events = root / "first-01234567/events.jsonl"
+    before = events.read_text()
+    try:
+        events.write_text('{"event": "started"}\n')
+        with pytest.raises(RequestError, match="not finished") as refusal:
+            initial(root, FROM)
+        assert refusal.value.instead == "init.from=run:first@7"
+        initial(root, f"{FROM}@7")
+    finally:
+        events.write_text(before)
