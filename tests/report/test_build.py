@@ -57,6 +57,18 @@ def test_the_final_table_has_every_domain_and_the_mean(whole):
     assert table.rows[-1] == ["mean over domains", "2.042", "", "3.117", "4.945", "8.600", "166", "262 kB"]
 
 
+def test_where_the_first_parameters_come_from(bare):
+    differs = {"yarn_factor": {"was": None, "is": 8.0}}
+    init = {"from": "runs/before-01234567@40", "load": "weights_and_moments", "model_differs": differs}
+    Record(bare).event("started", step=0, init=init)
+    (facts,) = blocks(bare, "provenance", Facts)
+    assert facts.items == [
+        ("from", "runs/before-01234567@40"),
+        ("taken over", "weights_and_moments"),
+        ("model.yarn_factor", "null there, 8.0 here"),
+    ]
+
+
 def test_curves_are_the_rows(whole):
     charts = {chart.id: chart for chart in content(whole).charts()}
     heldout = charts["heldout"].series
