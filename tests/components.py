@@ -1,8 +1,20 @@
-"""Components that some tests need and a bare machine may lack."""
+"""Components and devices that some tests need and a bare machine may lack."""
 
 import os
 
 import pytest
+
+
+def require_hardware(name: str, found: bool, how: str) -> None:
+    """Skips the test when a device is absent, also where OLMO_HYDRA_REQUIRE_ALL=1: no machine of the CI has it.
+
+    Args:
+      name: What is needed (`an NVIDIA GPU`).
+      found: Whether it is there.
+      how: The command that makes the same check where it is.
+    """
+    if not found:
+        pytest.skip(f"{name} is absent; to check where there is one: {how}")
 
 
 def require_component(name: str, found: bool, how: str) -> None:

@@ -31,6 +31,21 @@ class Remat(Enum):
     full = "full"
 
 
+class AttentionKernel(Enum):
+    """What computes attention (`docs/model.md`).
+
+    `xla` runs anywhere; `splash` is JAX's Pallas kernel for TPUs; `cudnn` is cuDNN's fused kernel for NVIDIA GPUs.
+    """
+
+    xla = "xla"
+    splash = "splash"
+    cudnn = "cudnn"
+
+
+KERNEL_PLATFORM = {AttentionKernel.splash: Platform.tpu, AttentionKernel.cudnn: Platform.gpu}
+LANES = 128  # of a TPU; splash takes blocks that are multiples of it
+
+
 @dataclass
 class MeshConfig:
     """Devices along each axis. One axis may be -1: it takes the devices that the others leave.
@@ -55,6 +70,8 @@ class HardwareConfig:
     hbm_gib: float | None = None
     mesh: MeshConfig = field(default_factory=MeshConfig)
     micro_batch: int | None = None
+    attention: AttentionKernel = MISSING
+    attention_block: int | None = None
     layer_loop: LayerLoop = MISSING
     remat: Remat = MISSING
     compiler_options: dict[str, str] = field(default_factory=dict)
@@ -102,6 +119,22 @@ class HardwareConfig:
             "must be at least 1 instance, or null for all at once",
             key="hardware.micro_batch",
             value=self.micro_batch,
+        )
+        platform = KERNEL_PLATFORM.get(self.attention, self.platform)
+        require(
+            self.platform is platform,
+            f"runs on platform {platform.value} only; hardware={self.name} is {self.platform.value}",
+            key="hardware.attention",
+            value=self.attention,
+            instead="hardware.attention=xla",
+        )
+        block = self.attention_block
+        require(
+            block is None or (block > 0 and block % LANES == 0),
+            f"must be a multiple of {LANES} tokens, or null for a size that fits every TPU",
+            key="hardware.attention_block",
+            value=block,
+            instead=f"hardware.attention_block={max(LANES, (block or 0) // LANES * LANES)}",
         )
 
     def accumulation(self, global_batch: int) -> int:

@@ -4,7 +4,9 @@ import dataclasses
 import math
 from typing import Any
 
+from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.hardware import AttentionKernel
 from olmo_hydra.config.root import Config
 
 
@@ -49,7 +51,35 @@ def apply(config: Config) -> Config:
         value=config.model.vocab_size,
         instead=f"model.vocab_size={tokenizer.vocab_size}",
     )
+    if config.hardware.attention is AttentionKernel.cudnn:
+        _check_cudnn(config)
     return config
+
+
+def _check_cudnn(config: Config) -> None:
+    """What cuDNN's fused attention takes, by the checks of JAX's call (`jax.nn.dot_product_attention`)."""
+    model, data = config.model, config.data
+    require(
+        model.compute_dtype is DType.bfloat16,
+        "must be bfloat16 for hardware.attention=cudnn",
+        key="model.compute_dtype",
+        value=model.compute_dtype,
+        instead="model.compute_dtype=bfloat16, or hardware.attention=xla",
+    )
+    require(
+        model.head_dim % 8 == 0 and model.head_dim <= 256,
+        "must be a multiple of 8 and at most 256 for hardware.attention=cudnn",
+        key="model.head_dim",
+        value=model.head_dim,
+        instead="hardware.attention=xla",
+    )
+    require(
+        data.seq_len % 2 == 0 or not data.document_mask,
+        "must be even for hardware.attention=cudnn with data.document_mask=true",
+        key="data.seq_len",
+        value=data.seq_len,
+        instead=f"data.seq_len={data.seq_len + 1}",
+    )
 
 
 def _check_finite(node: Any, prefix: str) -> None:

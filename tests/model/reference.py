@@ -36,13 +36,14 @@ def rotate(cfg: ModelConfig, x_TD, kind: Attention):
     return out
 
 
-def attend(q_TD, k_TD, v_TD, window):
+def attend(q_TD, k_TD, v_TD, window, segments_T=None):
     out = np.empty_like(v_TD)
     for i in range(len(q_TD)):
         first = 0 if window is None else max(0, i - window + 1)
-        logits = k_TD[first : i + 1] @ q_TD[i] / np.sqrt(q_TD.shape[1])
+        seen = [j for j in range(first, i + 1) if segments_T is None or segments_T[j] == segments_T[i]]
+        logits = k_TD[seen] @ q_TD[i] / np.sqrt(q_TD.shape[1])
         weights = np.exp(logits - logits.max())
-        out[i] = weights / weights.sum() @ v_TD[first : i + 1]
+        out[i] = weights / weights.sum() @ v_TD[seen]
     return out
 
 

@@ -3,6 +3,11 @@
 from typing import Protocol
 
 import jax
+from jax.sharding import Mesh
+
+from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig
+from olmo_hydra.model.kernels import cudnn, xla
+from olmo_hydra.model.kernels.splash import Splash
 
 
 class Attend(Protocol):
@@ -31,3 +36,19 @@ class Attend(Protocol):
         scale: float,
         segments_BT: jax.Array | None = None,
     ) -> jax.Array: ...
+
+
+def build(hardware: HardwareConfig, mesh: Mesh) -> Attend:
+    """The kernel that `hardware.attention` names.
+
+    Args:
+      hardware: Derived and checked.
+      mesh: Devices of the run; all of its axes divide the batch.
+    """
+    match hardware.attention:
+        case AttentionKernel.xla:
+            return xla.attention
+        case AttentionKernel.splash:
+            return Splash(mesh, hardware.attention_block)
+        case AttentionKernel.cudnn:
+            return cudnn.attention

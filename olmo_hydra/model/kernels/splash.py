@@ -1,0 +1,100 @@
+"""Attention by JAX's splash kernel: blocks of logits in on-chip memory, nothing read outside the mask. For TPUs."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.sharding import Mesh, PartitionSpec
+
+LANES = 128  # the kernel's blocks of keys are multiples of this
+DEFAULT_BLOCK = 512  # fits the on-chip memory of every TPU without a higher limit
+PADDING = -1  # document number of positions that only fill the last block
+
+
+@dataclass(frozen=True)
+class Splash:
+    """The kernel on a mesh whose axes all divide the batch. See `Attend`.
+
+    Logits and softmax are fp32; `scale` is applied to the queries, in their dtype.
+
+    Attributes:
+      mesh: Devices; each computes its share of the batch. Null: the default device, without sharding.
+      block: Most queries and keys in a block, a multiple of 128. Null: `DEFAULT_BLOCK`.
+      interpret: Runs the kernel's operations one by one, on any platform, slowly.
+    """
+
+    mesh: Mesh | None = None
+    block: int | None = None
+    interpret: bool = False
+
+    def __call__(
+        self,
+        q_BTHD: jax.Array,
+        k_BSKD: jax.Array,
+        v_BSKD: jax.Array,
+        *,
+        window: int | None,
+        scale: float,
+        segments_BT: jax.Array | None = None,
+    ) -> jax.Array:
+        B, T, H, _ = q_BTHD.shape
+        length = -(-T // LANES) * LANES
+        kernel = make_kernel(
+            heads=H,
+            length=length,
+            window=None if window is None or window >= length else window,
+            block=block_size(length, self.block or DEFAULT_BLOCK),
+            interpret=self.interpret,
+        )
+
+        def prepared(x: jax.Array) -> jax.Array:
+            return jnp.pad(x, ((0, 0), (0, length - T), (0, 0), (0, 0))).swapaxes(1, 2)
+
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array | None) -> jax.Array:
+            ids = None if segments is None else splash.SegmentIds(segments, segments)
+            out_BHTD = jax.vmap(kernel)(prepared(q * scale), prepared(k), prepared(v), ids)
+            return out_BHTD.swapaxes(1, 2)[:, :T]
+
+        if segments_BT is not None:
+            segments_BT = jnp.pad(segments_BT, ((0, 0), (0, length - T)), constant_values=PADDING)
+        if self.mesh is not None:
+            # A compiler cannot divide the kernel by itself. A batch that does not divide is computed everywhere.
+            shared = B % self.mesh.size == 0
+            spec = PartitionSpec(self.mesh.axis_names) if shared else PartitionSpec()
+            attend = jax.shard_map(attend, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        return attend(q_BTHD, k_BSKD, v_BSKD, segments_BT)
+
+
+def block_size(length: int, most: int) -> int:
+    """The largest multiple of 128 up to `most` that divides `length`, itself a multiple of 128."""
+    return next(size for size in range(min(most, length), 0, -LANES) if length % size == 0)
+
+
+@lru_cache(maxsize=32)
+def make_kernel(*, heads: int, length: int, window: int | None, block: int, interpret: bool) -> Any:
+    """The kernel of one shape and window, with its table of blocks as numpy constants."""
+    shape = (length, length)
+    # Both sides of a local mask count from the query's own position.
+    mask = masks.CausalMask(shape) if window is None else masks.LocalMask(shape, (window - 1, 0), offset=0)
+    sizes = splash.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_q_dq=block,
+        block_kv_dq=block,
+    )
+    with jax.ensure_compile_time_eval():
+        kernel = splash.make_splash_mha(
+            masks.MultiHeadMask([mask] * heads),
+            block_sizes=sizes,
+            head_shards=1,
+            q_seq_shards=1,
+            interpret=interpret,
+        )
+        return jax.tree.map(np.asarray, kernel)
