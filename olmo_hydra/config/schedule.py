@@ -106,10 +106,12 @@ class DoubleCosineConfig(DecayConfig):
     """Olmo 3's stage 1: a cosine over `first_horizon` up to its midpoint, then the second half of a longer one.
 
     At the midpoint (`first_horizon // 2 + warmup_steps // 2`) the cosine towards `first_horizon` gives way to one that
-    ends at `horizon`. Null `first_horizon` is 5/7 of `horizon`, Olmo 3's own proportion (5e12 and 7e12 tokens).
+    ends at `horizon`. Null `first_horizon` is 5/7 of `horizon`, Olmo 3's own proportion (5e12 and 7e12 tokens). The
+    `overlap` updates before the midpoint are the second one's already: on a straight line from 0 at step 0 to it.
     """
 
     first_horizon: int | None = None
+    overlap: int = 0
 
     def derive(self, total_steps: int) -> None:
         super().derive(total_steps)
@@ -127,8 +129,15 @@ class DoubleCosineConfig(DecayConfig):
         super().check(total_steps)
         assert self.horizon is not None and self.first_horizon is not None
         require(
-            self.warmup_steps < self.first_horizon and self.joint < self.horizon,
+            self.warmup_steps < self.joint < self.horizon,
             f"must lie beyond the warm-up, with its midpoint before schedule.horizon={self.horizon}",
             key="schedule.first_horizon",
             value=self.first_horizon,
+        )
+        require(
+            0 <= self.overlap <= self.joint - self.warmup_steps,
+            f"must lie between 0 and the {self.joint - self.warmup_steps} updates from the warm-up to the midpoint",
+            key="schedule.overlap",
+            value=self.overlap,
+            instead="schedule.overlap=0",
         )

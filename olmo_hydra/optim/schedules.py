@@ -67,11 +67,14 @@ def double_cosine(cfg: DoubleCosineConfig) -> Schedule:
     """A cosine towards `first_horizon`, up to its midpoint; there the second half of the one that ends at `horizon`.
 
     Olmo 3 7B lengthened stage 1 so, half-way (allenai/OLMo-core, OLMo-3-1025-7B-pretrain-2.py). The value is
-    continuous at the joint, the slope is not.
+    continuous at the joint, the slope is not. The second run took up a checkpoint from `overlap` updates before the
+    joint, and made them on the warm-up line of its own schedule.
     """
     first_horizon, horizon = _filled(cfg.first_horizon), _filled(cfg.horizon)
 
     def after_warmup(step: int) -> float:
+        if cfg.joint - cfg.overlap < step < cfg.joint:
+            return between(cfg.final_fraction, 0.5) * step / cfg.joint
         if step < cfg.joint:
             return between(cfg.final_fraction, half_cosine(progress(step, cfg.warmup_steps, first_horizon)))
         return between(cfg.final_fraction, half_cosine(0.5 + 0.5 * progress(step, cfg.joint, horizon)))

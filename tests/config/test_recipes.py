@@ -133,13 +133,14 @@ def test_golden_rates(typed: tuple[str, ...]) -> None:
         assert rate(config, step) == pytest.approx(expected, rel=error, abs=0), step
 
 
-def test_where_part_2_of_stage_1_differs() -> None:
-    """Part 2's script starts at step 596,047, on a line to the joint; the recipe keeps the first cosine."""
+def test_part_2_of_stage_1_takes_over_before_the_joint() -> None:
+    """Part 2 loads step 596,047 and makes the updates after it, on its own line to the joint."""
     config = composed("olmo3_7b_stage1")
     assert isinstance(config.schedule, DoubleCosineConfig) and config.schedule.joint == 597_046
-    line = 1.65e-4 * 596_047 / 597_046
-    assert line == pytest.approx(1.647239157e-4, rel=SEVEN)
-    assert 1 - line / rate(config, 596_047) == pytest.approx(0.0038, abs=5e-5)
+    slope = 1.65e-4 / 597_046
+    assert slope * 596_047 == pytest.approx(1.647239157e-4, rel=SEVEN)  # what it would have been at the step it loads
+    assert rate(config, 596_048) == pytest.approx(slope * 596_048, rel=SEVEN)
+    assert rate(config, 597_045) == pytest.approx(slope * 597_045, rel=SEVEN)
 
 
 @pytest.mark.parametrize("horizon", [706_315, 707_507])
@@ -224,7 +225,7 @@ SCALE = {
     *("data.name", "data.tokenizer", "data.seq_len", "data.mix", "data.file_seed", "data.repetition_filter"),
     *("data.heldout_fraction", "data.heldout_bytes", "data.heldout_document_bytes", "data.split_seed"),
     *("data.min_bytes", "data.max_bytes", "optim.lr", "init.from", "run.name"),
-    *("schedule.warmup_steps", "schedule.horizon", "schedule.first_horizon"),
+    *("schedule.warmup_steps", "schedule.horizon", "schedule.first_horizon", "schedule.overlap"),
     *("eval.every", "eval.batch", "eval.sample_tokens", "checkpoint.every", "tracking.log_every"),
 }
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -85,6 +86,17 @@ def test_published_learning_rates(stage):
         assert peak * schedule(step) == pytest.approx(expected, rel=relative, abs=0), step
 
 
+def test_the_overlap_is_the_second_schedules_own_line():
+    """Part 2 of stage 1 took up step 596,047: OLMo-core's half_cos_with_warmup rises to the joint until there."""
+    rate = schedules.build(replace(STAGE1, overlap=999))
+    first = schedules.build(STAGE1)
+    assert 3e-4 * rate(596_047) == pytest.approx(1.6535619271678472e-4, rel=1e-12)
+    assert 3e-4 * rate(596_048) == pytest.approx(1.65e-4 * 596_048 / 597_046, rel=1e-12)
+    assert 3e-4 * rate(597_045) == pytest.approx(1.65e-4 * 597_045 / 597_046, rel=1e-12)
+    for step in (1, 1999, 2000, 300_000, 597_046, 597_047, 1_413_814):
+        assert rate(step) == first(step)
+
+
 def test_slopes_at_the_joint_of_stage_1():
     lr = schedules.build(STAGE1)
     joint = STAGE1.joint
@@ -120,7 +132,7 @@ def test_no_warmup_starts_below_or_at_the_peak():
 @st.composite
 def decays(draw):
     """A derived and checked config of any decaying schedule."""
-    steps = draw(st.integers(4, 2_000_000))
+    steps = draw(st.integers(12, 2_000_000))
     warmup = draw(st.integers(0, steps // 3))
     floor = draw(st.floats(0, 1))
     kind = draw(st.sampled_from([LinearConfig, CosineConfig, WSDConfig, DoubleCosineConfig]))
