@@ -42,7 +42,7 @@ def write_run(weights: Weights, folder: Path, beside: Companions, source: str) -
         run_dir = RunDir(partial)
         _checkpoint(run_dir.checkpoints, weights, {"weights": source})
         beside.copy(partial / FOLDER)
-        Record(run_dir).event("imported", step=0, source=source)
+        Record(run_dir).event("imported", step=0, source=source, parameters=weights.model.num_params)
         content = {"model": plain(weights.model), "weights": {"from": source, "special": beside.special}}
         run_dir.config.write_text(yaml.safe_dump(content, sort_keys=False))
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from olmo_hydra.report import origin, sections
-from olmo_hydra.report.content import Page
+from olmo_hydra.report.content import Page, Section
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.report.html import render
+from olmo_hydra.report.text import count, short
 from olmo_hydra.report.verdict import key_numbers, verdict
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.run_dir import RunDir
@@ -25,6 +26,8 @@ def write_report(run_dir: RunDir) -> Path:
 
 def page(run: Evidence) -> Page:
     """The content of a run's report, in reading order."""
+    if run.is_weights:
+        return weights_page(run)
     parts = [
         sections.learning(run),
         sections.samples(run),
@@ -42,5 +45,23 @@ def page(run: Evidence) -> Page:
         finished=run.finished,
         verdict=verdict(run),
         key_numbers=key_numbers(run),
+        sections=[part for part in parts if part is not None],
+    )
+
+
+def weights_page(run: Evidence) -> Page:
+    """The content for a directory that holds weights from elsewhere and has never trained."""
+    parameters = run.events[0]["parameters"]
+    parts = [
+        Section("config", "What it holds", [sections.the_model(run)]),
+        sections.timeline(run),
+        origin.provenance(run, sections.config_file(run)),
+    ]
+    return Page(
+        title=run.name,
+        state=run.state,
+        finished=False,
+        verdict=f"These are weights from {run.config['weights']['from']}. Nothing was trained or evaluated here.",
+        key_numbers=[("Parameters", short(parameters), count(parameters))],
         sections=[part for part in parts if part is not None],
     )

@@ -45,6 +45,11 @@ class Evidence:
         self.state, _ = run_dir.state()
 
     @property
+    def is_weights(self) -> bool:
+        """Whether the directory holds nothing but weights from elsewhere."""
+        return "weights" in self.config
+
+    @property
     def steps(self) -> int:
         """Updates the run is to make."""
         return self.config["train"]["steps"]

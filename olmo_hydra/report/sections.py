@@ -15,9 +15,24 @@ STEP = "step (updates done)"
 def what_ran(run: Evidence) -> Section:
     """The config at a glance."""
     config = run.config
-    model, optim, schedule, train, hardware = (
-        config[group] for group in ("model", "optim", "schedule", "train", "hardware")
-    )
+    optim, schedule, train, hardware = (config[group] for group in ("optim", "schedule", "train", "hardware"))
+    batch, length = train["global_batch"], config["data"]["seq_len"]
+    recipe = [
+        ("updates", f"{count(run.steps)} ({short(run.steps * run.tokens_per_update)} tokens)"),
+        ("global batch", f"{count(batch)} x {count(length)} = {count(run.tokens_per_update)} tokens"),
+        ("optimizer", f"{optim['name']}, weight decay {optim['weight_decay']}, clip {optim['clip_norm']}"),
+        ("peak learning rate", f"{optim['lr']:g}"),
+        ("schedule", f"{schedule['name']}, {count(schedule['warmup_steps'])} steps of warm-up"),
+        ("z-loss weight", f"{train['z_loss']:g}"),
+        ("seed", str(train["seed"])),
+        ("hardware", f"{hardware['devices']} x {hardware['name']}"),
+    ]
+    return Section("config", "What ran", [the_model(run), Facts("Training", recipe)])
+
+
+def the_model(run: Evidence) -> Facts:
+    """Its shape."""
+    model = run.config["model"]
     grouped = "" if model["n_kv_heads"] == model["n_heads"] else f", {model['n_kv_heads']} for keys and values"
     parameters = [start["parameters"] for start in run.starts[-1:]]
     shape = [
@@ -31,18 +46,7 @@ def what_ran(run: Evidence) -> Section:
         ("norms", f"{model['block_norm']} block norm, QK-norm: {model['qk_norm']}"),
         ("dtypes", f"{model['param_dtype']} parameters, {model['compute_dtype']} matmuls"),
     ]
-    batch, length = train["global_batch"], config["data"]["seq_len"]
-    recipe = [
-        ("updates", f"{count(run.steps)} ({short(run.steps * run.tokens_per_update)} tokens)"),
-        ("global batch", f"{count(batch)} x {count(length)} = {count(run.tokens_per_update)} tokens"),
-        ("optimizer", f"{optim['name']}, weight decay {optim['weight_decay']}, clip {optim['clip_norm']}"),
-        ("peak learning rate", f"{optim['lr']:g}"),
-        ("schedule", f"{schedule['name']}, {count(schedule['warmup_steps'])} steps of warm-up"),
-        ("z-loss weight", f"{train['z_loss']:g}"),
-        ("seed", str(train["seed"])),
-        ("hardware", f"{hardware['devices']} x {hardware['name']}"),
-    ]
-    return Section("config", "What ran", [Facts(f"Model: {model['name']}", shape), Facts("Training", recipe)])
+    return Facts(f"Model: {model['name']}", shape)
 
 
 def text_used(run: Evidence) -> Section | None:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from olmo_hydra.config.errors import RequestError
 
 Kind = Literal["metrics", "throughput", "evals", "events"]
-State = Literal["Not started", "Running", "Finished", "Paused", "Interrupted", "Failed", "Killed"]
+State = Literal["Not started", "Running", "Finished", "Paused", "Interrupted", "Failed", "Killed", "Weights"]
 
 # Events after which nothing follows until the next start, and the state they leave a run in.
 _ENDED: dict[str, State] = {
@@ -21,6 +21,7 @@ _ENDED: dict[str, State] = {
     "paused": "Paused",
     "interrupted": "Interrupted",
     "failed": "Failed",
+    "imported": "Weights",  # it holds weights from elsewhere, and has never trained
 }
 
 
