@@ -16,22 +16,71 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         return sub
 
     sub = command("from-hf", _from_hf, "a run directory of weights from a folder of Hugging Face's")
-    sub.add_argument("folder", type=Path, metavar="DIR", help="config.json, safetensors and tokenizer files")
-    sub.add_argument("run", type=Path, metavar="RUN", help="the run directory to write; must not be there")
+    sub.add_argument("source", type=Path, metavar="DIR", help="config.json, safetensors and tokenizer files")
+    sub.add_argument("target", type=Path, metavar="RUN", help="the run directory to write; must not be there")
 
     sub = command("to-hf", _to_hf, "a folder that transformers loads, from a run")
-    sub.add_argument("run", metavar="RUN[@STEP]", help="a run directory; without a step its newest checkpoint")
-    sub.add_argument("folder", type=Path, metavar="DIR", help="the folder to write; must not be there")
+    sub.add_argument("source", metavar="RUN[@STEP]", help="a run directory; without a step its newest checkpoint")
+    sub.add_argument("target", type=Path, metavar="DIR", help="the folder to write; must not be there")
     sub.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as in the run")
+
+    sub = command("verify", _verify, "whether two places hold the same model: exit status 0, or 1")
+    sub.add_argument("a", metavar="A", help="a Hugging Face folder, a run, RUN@STEP, or a checkpoint of a run")
+    sub.add_argument("b", metavar="B", help="as A")
+    sub.add_argument("--prompts", type=int, default=64, metavar="N", help="prompts of random tokens (64)")
+    sub.add_argument("--length", type=int, default=128, metavar="T", help="tokens of each (128)")
+    for flag, what in (
+        ("--kl", "the KL divergence in nats (fp32: 1e-8 at most; else 1.5e-3 on average)"),
+        ("--logits", "the difference of two logits (fp32: 2e-5; else none)"),
+        ("--tensor", "the relative error of a tensor's row (fp32: 1e-5; else 2^-8)"),
+    ):
+        sub.add_argument(flag, type=float, metavar="X", help=f"limit of {what}")
+    sub.add_argument(
+        "--top-k", type=int, nargs="+", default=[10], metavar="K", help="show the overlap of the K likeliest"
+    )
+    sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
+
+    sub = command("soup", _soup, "a run directory of the average of several trainings of one model")
+    sub.add_argument("target", type=Path, metavar="OUT", help="the run directory to write; must not be there")
+    sub.add_argument("sources", nargs="+", metavar="IN", help="as A of verify")
+    sub.add_argument(
+        "--weights", type=float, nargs="+", metavar="W", help="of each, divided by their sum; default: equal"
+    )
+    sub.add_argument("--dtype", choices=("float32", "bfloat16"), help="default: as in the first")
 
 
 def _from_hf(parsed: argparse.Namespace) -> None:
     from olmo_hydra.interop import convert
 
-    print(convert.from_hf(parsed.folder, parsed.run))
+    print(convert.from_hf(parsed.source, parsed.target))
 
 
 def _to_hf(parsed: argparse.Namespace) -> None:
     from olmo_hydra.interop import convert
 
-    print(convert.to_hf(parsed.run, parsed.folder, parsed.dtype, RUNS))
+    print(convert.to_hf(parsed.source, parsed.target, parsed.dtype, RUNS))
+
+
+def _verify(parsed: argparse.Namespace) -> None:
+    from olmo_hydra.cli import verify
+
+    verify.run(
+        parsed.a,
+        parsed.b,
+        prompts=parsed.prompts,
+        length=parsed.length,
+        kl=parsed.kl,
+        logits=parsed.logits,
+        tensor=parsed.tensor,
+        top_k=parsed.top_k,
+        as_json=parsed.json,
+        run_root=RUNS,
+    )
+
+
+def _soup(parsed: argparse.Namespace) -> None:
+    from olmo_hydra.config.dtypes import DType
+    from olmo_hydra.interop.soup import soup
+
+    dtype = None if parsed.dtype is None else DType(parsed.dtype)
+    print(soup(parsed.sources, parsed.target, RUNS, parsed.weights, dtype))

@@ -75,6 +75,15 @@ class Decoder(nnx.Module):
             logits_BTV = self.head(self.final_norm(x_BTD))
             return jnp.where(jnp.arange(logits_BTV.shape[-1]) < self.vocab_size, logits_BTV, IMPOSSIBLE)
 
+    def residuals(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
+        """residual_LBTD: what the first layer reads and the output of every layer, to compare models layer by layer."""
+        residuals = [self.embedding(tokens_BT)]
+        rotations = {f: rope.tables(f, tokens_BT.shape[1]) for f in {layer.frequencies for layer in self.layers}}
+        for blocks in unstacked(self.blocks):
+            for block, layer in zip(blocks, self.layers, strict=True):
+                residuals.append(block(residuals[-1], rotations[layer.frequencies], layer.window, segments_BT))
+        return jnp.stack(residuals)
+
     def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
         rotations = {f: rope.tables(f, x_BTD.shape[1]) for f in {layer.frequencies for layer in self.layers}}
 

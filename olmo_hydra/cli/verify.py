@@ -1,0 +1,75 @@
+"""`olmo-hydra convert verify`: what a comparison found, for people and as JSON."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.interop.verify import Report, verify
+from olmo_hydra.interop.weights import open_weights
+
+
+def run(
+    a: str,
+    b: str,
+    *,
+    prompts: int,
+    length: int,
+    kl: float | None,
+    logits: float | None,
+    tensor: float | None,
+    top_k: Sequence[int],
+    as_json: bool,
+    run_root: Path,
+) -> None:
+    """Compares the weights at two places and prints what was found. Raises RunFailed where it does not pass."""
+    found = verify(
+        open_weights(a, run_root),
+        open_weights(b, run_root),
+        prompts=prompts,
+        length=length,
+        kl=kl,
+        logits=logits,
+        tensor=tensor,
+        top_k=top_k,
+    )
+    print(json.dumps(found.as_json(), allow_nan=False) if as_json else "\n".join(_lines(found)))
+    if not found.passed:
+        raise RunFailed(f"{b} is not {a}: {'; '.join(found.failures)}")
+
+
+def _lines(found: Report) -> list[str]:
+    tensors, worst, logits = found.tensors, found.tensors["worst"], found.logits
+    limits = {name: f"{limit:.3g}" for name, limit in found.limits.items() if limit is not None}
+    rounded = tensors["equal_when_rounded"]
+    lines = [
+        *(
+            f"{name}            {side['place']} ({side['dtype']}; logits by {side['logits_from']})"
+            for name, side in (("A", found.a), ("B", found.b))
+        ),
+        f"tensors      {tensors['equal']} of {tensors['count']} equal bit for bit"
+        + ("" if rounded == tensors["equal"] else f", {rounded} once rounded to the narrower dtype"),
+        f"worst        {worst['name']}: relative error {worst['relative_error']:.3g} (limit {limits['tensor']}), "
+        f"difference {worst['max_abs']:.3g}",
+        f"prompts      {found.prompts} of {found.length} random tokens (seed {found.seed})",
+        f"KL           mean {logits['kl_mean']:.3g}{_limit(limits, 'kl_mean')}, "
+        f"max {logits['kl_max']:.3g}{_limit(limits, 'kl_max')}",
+        f"logits       largest difference {logits['max_abs']:.3g}{_limit(limits, 'logits')}",
+        *(
+            f"top {k:<8} {shared:.3f} shared{_limit(limits, 'overlap') if k == '10' else ''}"
+            for k, shared in logits["overlap"].items()
+        ),
+        *(f"note         {note}" for note in found.notes),
+    ]
+    if found.first_difference is not None:
+        stage = found.first_difference["stage"]
+        lines.append(
+            f"first        {stage}: the residual stream differs by more than {limits['stage']} for the first time"
+            if stage is not None
+            else f"first        no layer: the residual stream never differs by more than {limits['stage']}"
+        )
+    return [*lines, "passed" if found.passed else "failed"]
+
+
+def _limit(limits: dict[str, str], name: str) -> str:
+    return f" (limit {limits[name]})" if name in limits else ""

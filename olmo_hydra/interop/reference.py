@@ -1,0 +1,146 @@
+"""The reference implementation: Olmo 3 as the installed `transformers` computes it, on the CPU and in fp32."""
+
+import json
+import tempfile
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from olmo_hydra.config.dtypes import DType
+from olmo_hydra.config.model import Attention, BlockNorm, InitMethod, ModelConfig, QKNorm
+from olmo_hydra.interop import hf_config
+
+ROPE: tuple[str, ...] = ("rope_theta", "rope_scaling", "rope_parameters")  # keys of a config.json
+ISSUE = "huggingface/transformers#45945"
+# Fast pairs keep their speed over few positions: what shows YaRN is the length of its rotations, which all pairs have.
+PROBE = ModelConfig(
+    name="probe",
+    d_model=16,
+    n_layers=2,
+    head_dim=8,
+    n_heads=2,
+    n_kv_heads=2,
+    d_ff=32,
+    vocab_size=32,
+    vocab_multiple=1,
+    max_seq_len=256,
+    window=32,
+    window_pattern=[Attention.sliding],
+    rope_theta=5e5,
+    yarn_factor=None,
+    yarn_original_len=32,
+    yarn_beta_fast=32,
+    yarn_beta_slow=1,
+    norm_eps=1e-6,
+    qk_norm=QKNorm.projection,
+    block_norm=BlockNorm.reordered,
+    init_method=InitMethod.normal,
+    init_std=0.02,
+    init_cut=3.0,
+    param_dtype=DType.float32,
+    compute_dtype=DType.float32,
+)
+
+
+class Reference:
+    """A Hugging Face folder, loaded by `AutoModelForCausalLM.from_pretrained`."""
+
+    def __init__(self, folder: Path):
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        _quieten()
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+
+    def logits(self, tokens_T: np.ndarray) -> np.ndarray:
+        """logits_TV of one prompt, fp32."""
+        return self._outputs(tokens_T)[1]
+
+    def residuals(self, tokens_T: np.ndarray) -> np.ndarray:
+        """residual_LTD of one prompt: what the first layer reads, and the output of every layer."""
+        return self._outputs(tokens_T)[0]
+
+    def _outputs(self, tokens_T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        import torch
+
+        residuals: list[np.ndarray] = []
+
+        def keep(module: Any, inputs: Any, output: Any) -> None:
+            output_BTD = output[0] if isinstance(output, tuple) else output  # a tuple in some releases
+            residuals.append(output_BTD[0].numpy())
+
+        decoder = self._model.model
+        watched = [module.register_forward_hook(keep) for module in (decoder.embed_tokens, *decoder.layers)]
+        try:
+            with torch.no_grad():
+                logits_BTV = self._model(torch.from_numpy(tokens_T.astype(np.int64))[None]).logits
+        finally:
+            for hook in watched:
+                hook.remove()
+        return np.stack(residuals), logits_BTV[0].numpy()
+
+
+@cache
+def version() -> str | None:
+    """Of the installed `transformers`; None where it or torch is absent, or it is too old to know Olmo 3."""
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        return None
+    import transformers
+
+    return transformers.__version__ if hasattr(transformers, "Olmo3ForCausalLM") else None
+
+
+@cache
+def yarn_on_sliding_layers() -> bool:
+    """Whether the installed `transformers` stretches the RoPE of sliding layers of an exported model, as some do."""
+    cfg = replace(PROBE, yarn_factor=8.0)
+    return Attention.sliding in stretched(hf_config.to_hf(cfg, "float32", {}), cfg)
+
+
+def stretched(content: dict[str, Any], model: ModelConfig) -> set[Attention]:
+    """The kinds of layer that the installed `transformers` applies YaRN to, given the RoPE of a `config.json`.
+
+    Found by trying, for releases disagree: two models of layers of one kind, equal but for YaRN, give equal logits
+    where it is not applied.
+    """
+    rope = {key: content[key] for key in ROPE if key in content}
+    return {kind for kind in Attention if _differs(kind, model, rope)}
+
+
+def _differs(kind: Attention, model: ModelConfig, rope: dict[str, Any]) -> bool:
+    import torch
+
+    cfg = replace(PROBE, window_pattern=[kind], rope_theta=model.rope_theta)
+    tiny = hf_config.to_hf(cfg, "float32", {})
+    without = {
+        key: value for key, value in tiny.items() if key not in ("rope_theta", "rope_scaling", "rope_parameters")
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        plain, maybe_stretched = _from_config(tiny), _from_config({**without, **rope})
+    maybe_stretched.load_state_dict(plain.state_dict())
+    tokens_BT = torch.arange(cfg.vocab_size)[None]
+    with torch.no_grad():
+        difference = (plain(tokens_BT).logits - maybe_stretched(tokens_BT).logits).abs().max()
+    return bool(difference > 1e-5)
+
+
+def _from_config(content: dict[str, Any]) -> Any:
+    """A model with `transformers`' own initial values."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    _quieten()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(content))
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).float().eval()
+
+
+def _quieten() -> None:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

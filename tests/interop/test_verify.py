@@ -1,0 +1,248 @@
+"""Comparisons: the arithmetic by hand, and which differences are found, named and judged."""
+
+import json
+import math
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from olmo_hydra.cli.main import main
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.model import Attention
+from olmo_hydra.interop import reference
+from olmo_hydra.interop.companions import Companions
+from olmo_hydra.interop.compare import LogitDifference, divergence, first_over, stage_errors, tensor_difference
+from olmo_hydra.interop.hf_weights import HFWeights
+from olmo_hydra.interop.verify import verify
+from olmo_hydra.interop.weights import open_weights
+from olmo_hydra.interop.write_hf import write_hf
+from olmo_hydra.interop.write_run import write_run
+from tests.interop.conftest import YARN
+
+FEW = {"prompts": 2, "length": 12}
+NOTHING = Companions({})
+
+
+def test_divergence_by_hand():
+    even, uneven = np.log([[0.5, 0.5]]), np.log([[0.75, 0.25]])
+    np.testing.assert_allclose(divergence(even + 7, uneven - 3), 0.5 * math.log(4 / 3), rtol=1e-12)
+    np.testing.assert_allclose(divergence(uneven, even), 0.75 * math.log(1.5) - 0.25 * math.log(2), rtol=1e-12)
+
+
+def test_logits_by_hand():
+    difference = LogitDifference((1, 2, 10))
+    a_TV, b_TV = np.array([[3.0, 2, 1, 0], [0, 0.5, 2, 1]]), np.array([[2.0, 1, 3, 0], [0, 0.5, 2, 1]])
+    difference.add(b_TV, b_TV)
+    difference.add(a_TV, b_TV)
+    kl = divergence(a_TV, b_TV)[0]
+    assert difference.max_abs == 2 and difference.worst_prompt == 1
+    np.testing.assert_allclose([difference.kl_max, difference.kl_mean], [kl, kl / 4])
+    assert [difference.overlap(k) for k in (1, 2, 10)] == [0.75, 1.75, 4]
+
+
+def test_logits_that_are_not_finite_are_infinitely_far():
+    difference = LogitDifference((1,))
+    difference.add(np.zeros((1, 3)), np.array([[0, np.nan, 0]]))
+    assert difference.kl_max == difference.kl_mean == difference.max_abs == np.inf
+
+
+def test_tensors_by_hand():
+    rng = np.random.default_rng()
+    table = rng.normal(size=(3000, 2000)).astype(np.float32)  # more than is compared at a time
+    same = tensor_difference("table", table, table.copy())
+    assert same.equal and same.equal_rounded and same.relative_error == same.max_abs == 0
+    spoilt = table.copy()
+    spoilt[2500] *= 1.5
+    found = tensor_difference("table", table, spoilt)
+    assert not found.equal_rounded
+    np.testing.assert_allclose(found.relative_error, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(found.max_abs, np.abs(table[2500]).max() / 2, rtol=1e-6)
+    rounded = tensor_difference("table", table, table.astype(ml_dtypes.bfloat16))
+    assert rounded.equal_rounded and not rounded.equal
+    assert 0 < rounded.relative_error < 2**-8
+
+
+@pytest.mark.parametrize("value, error", [(np.nan, np.inf), (np.inf, np.inf), (-0.0, 0.0)])
+def test_odd_values_are_not_equal(value, error):
+    a, b = np.zeros(5, np.float32), np.array([0, 0, value, 0, 0], np.float32)
+    found = tensor_difference("gain", a, b)
+    assert not found.equal and found.relative_error == error
+    assert tensor_difference("gain", b, b.copy()).equal
+
+
+def test_stages_by_hand():
+    a_LTD = np.random.default_rng().normal(size=(3, 4, 5))
+    b_LTD = a_LTD * np.array([1, 1.001, 1.1])[:, None, None]
+    errors = stage_errors(a_LTD, b_LTD)
+    np.testing.assert_allclose(list(errors.values()), [0, 1e-3, 0.1], rtol=1e-9)
+    assert [first_over(errors, limit) for limit in (1e-4, 1e-2, 1)] == ["layer 0", "layer 1", None]
+    assert first_over({"embedding": math.nan}, 1) == "embedding"
+
+
+def test_a_model_is_itself(in_memory):
+    weights = in_memory(place="here")
+    report = verify(weights, weights, **FEW)
+    assert report.passed and report.first_difference is None and report.limits["logits"] == 2e-5
+    assert report.tensors["count"] == report.tensors["equal"] == 4 * 11 + 3
+    assert report.logits == {"kl_mean": 0, "kl_max": 0, "max_abs": 0, "overlap": {"10": 10}}
+    assert report.a == report.b == {"place": "here", "dtype": "float32", "logits_from": "olmo_hydra"}
+
+
+def test_padding_and_a_pattern_written_twice_are_no_difference(in_memory):
+    one = in_memory(0)
+    table, head = np.zeros((56, 24), np.float32), np.ones((24, 56), np.float32)
+    table[:50], head[:, :50] = one.tensors["embedding.weight"], one.tensors["head.weight"]
+    other = in_memory(1, vocab_multiple=8, window_pattern=["sliding", "full"] * 2)
+    other.tensors |= {
+        "embedding.weight": table,
+        "head.weight": head,
+        "final_norm.weight": one.read("final_norm.weight"),
+    }
+    for name in other.tensors:
+        if name.startswith("blocks."):
+            _, layer, inner = name.split(".", 2)
+            source = one.tensors[f"blocks.{int(layer) % 2}.{inner}"]
+            other.tensors[name] = source[[int(layer) // 2]]
+    for report in (verify(one, other, **FEW), verify(other, one, **FEW)):
+        assert report.passed and report.tensors["equal"] == report.tensors["count"] == 47
+        assert report.logits["max_abs"] <= 2e-6
+
+
+def test_a_spoilt_layer_is_named(in_memory):
+    weights = in_memory()
+    gate = weights.read("blocks.0.mlp.gate.weight").copy()
+    gate[1, 3] += 0.5  # of layer 2: the second of those at the first of two positions
+    report = verify(weights, weights.changed("spoilt", blocks__0__mlp__gate__weight=gate), **FEW)
+    assert not report.passed and report.tensors["equal"] == 46
+    assert report.tensors["worst"]["name"] == "layer 2: mlp.gate.weight"
+    assert report.first_difference["stage"] == "layer 2"
+    assert {failure.partition(":")[0] for failure in report.failures} == {
+        *("tensor layer 2", "largest difference of two logits", "largest KL")
+    }
+
+
+def test_a_row_that_no_prompt_reads_is_found(in_memory):
+    weights = in_memory()
+    table = weights.read("embedding.weight").copy()
+    read = np.random.default_rng(0).integers(0, 50, (2, 12), dtype=np.int32)  # the prompts, as verify draws them
+    table[np.setdiff1d(np.arange(50), read)[0]] *= 1.001
+    report = verify(weights, weights.changed("spoilt", embedding__weight=table), **FEW)
+    assert report.logits["max_abs"] == 0
+    assert len(report.failures) == 1 and "embedding.weight: relative error 0.001" in report.failures[0]
+    assert report.first_difference["stage"] is None
+    assert (
+        verify(weights, weights.changed("spoilt", embedding__weight=table), tensor=0.01, **FEW).tensors["equal"] == 46
+    )
+
+
+def test_rounding_is_judged_by_the_distribution(in_memory):
+    weights = in_memory()
+    rounded = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in weights.tensors.items()}
+    narrow = weights.changed("rounded")
+    narrow.tensors = rounded
+    report = verify(weights, narrow, **FEW, top_k=[1, 5])
+    assert report.limits["logits"] is None and report.limits["kl_mean"] == 1.5e-3 and report.limits["overlap"] == 9
+    assert report.b["dtype"] == "bfloat16"
+    assert (report.tensors["equal"], report.tensors["equal_when_rounded"]) == (0, 47)
+    assert not [failure for failure in report.failures if failure.startswith("tensor")]
+    assert report.logits["max_abs"] > 1e-3 and set(report.logits["overlap"]) == {"1", "5", "10"}
+    assert not verify(weights, narrow, **FEW, logits=1e-3).passed
+    assert not verify(weights, narrow, **FEW, kl=1e-9).passed
+
+
+def test_a_weight_that_is_no_number_fails_and_is_json(in_memory):
+    weights = in_memory()
+    broken = weights.read("final_norm.weight").copy()
+    broken[0] = np.nan
+    report = verify(weights, weights.changed("broken", final_norm__weight=broken), **FEW)
+    assert not report.passed
+    found = json.loads(json.dumps(report.as_json(), allow_nan=False))
+    assert found["logits"]["kl_max"] is None and found["tensors"]["worst"]["relative_error"] is None
+
+
+def test_other_models_fail_or_are_refused(in_memory):
+    weights = in_memory(0)
+    report = verify(weights, in_memory(0, window=1000), **FEW)
+    assert "the models differ: window is 5 and 1000" in report.failures
+    with pytest.raises(RequestError, match="d_ff is 40 and 48"):
+        verify(weights, in_memory(0, d_ff=48), **FEW)
+    for wrong in ({"prompts": 0}, {"length": 0}, {"kl": -1.0}, {"logits": math.nan}, {"top_k": [0]}):
+        with pytest.raises(RequestError, match="--"):
+            verify(weights, weights, **{**FEW, **wrong})
+
+
+def test_windows_that_no_prompt_passes_are_mentioned(in_memory):
+    weights = in_memory()
+    (note,) = verify(weights, weights, prompts=1, length=5).notes
+    assert "the window of 5" in note and "--length 16" in note
+    assert not verify(weights, weights, prompts=1, length=6).notes
+
+
+@pytest.fixture
+def places(in_memory, tmp_path, monkeypatch) -> None:
+    """A folder and a run of one model, and a run of another, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    weights = in_memory()
+    write_hf(weights, tmp_path / "folder", NOTHING)
+    write_run(weights, tmp_path / "run", NOTHING, "memory")
+    write_run(in_memory(), tmp_path / "other", NOTHING, "memory")
+
+
+def test_command(places, capsys):
+    few = ["--prompts", "2", "--length", "12"]
+    assert main(["convert", "verify", "folder", "run@0", *few]) == 0
+    out, err = capsys.readouterr()
+    assert "47 of 47 equal bit for bit" in out and out.endswith("passed\n") and err == ""
+    assert main(["convert", "verify", "folder", "other", *few, "--json"]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["passed"] is False and found["first_difference"]["stage"] == "embedding"
+    assert err.startswith("failed: other is not folder: ")
+    assert main(["convert", "verify", "folder", "nowhere", "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_without_transformers_our_own_forward_stands_in(places, monkeypatch):
+    monkeypatch.setattr(reference, "version", lambda: None)
+    folder = HFWeights(Path("folder"))
+    report = verify(folder, folder, **FEW)
+    assert report.passed and report.a["logits_from"] == "olmo_hydra"
+    assert len(report.notes) == 1 and "not installed" in report.notes[0] and "our own forward" in report.notes[0]
+
+
+@pytest.mark.parametrize(
+    "stretched, said",
+    [
+        ({Attention.sliding, Attention.full}, "applies YaRN to sliding layers too (huggingface/transformers#45945)"),
+        (set(), "does not apply the YaRN of this config.json to any layer"),
+    ],
+)
+def test_a_release_with_another_yarn_is_said_to_be_one(in_memory, tmp_path, monkeypatch, stretched, said):
+    write_hf(in_memory(yarn_factor=8), tmp_path / "folder", NOTHING)
+    monkeypatch.setattr(reference, "version", lambda: "5.0.0")
+    monkeypatch.setattr(reference, "stretched", lambda content, model: stretched)
+    folder = HFWeights(tmp_path / "folder")
+    report = verify(folder, folder, **FEW)
+    assert report.passed and report.b["logits_from"] == "olmo_hydra"
+    assert "transformers 5.0.0 " + said in report.notes[0] and "our own forward" in report.notes[0]
+
+
+def test_what_the_installed_release_stretches(transformers, hf_model):
+    """Known for each release from trying it: 5.0 up to 5.12 stretch every layer."""
+    release = tuple(map(int, transformers.__version__.split(".")[:2]))
+    assert reference.yarn_on_sliding_layers() == ((5, 0) <= release < (5, 13))
+    if release >= (5, 13):
+        weights = HFWeights(hf_model(0, **YARN)[1])
+        assert reference.stretched(weights.content, weights.model) == {Attention.full}
+        assert reference.stretched(HFWeights(hf_model(0)[1]).content, weights.model) == set()
+
+
+def test_a_folder_of_transformers_is_compared_with_a_run(hf_model, tmp_path):
+    folder = HFWeights(hf_model(1, **YARN)[1])
+    write_run(folder, tmp_path / "run", NOTHING, "hf")
+    report = verify(folder, open_weights(str(tmp_path / "run")), prompts=2, length=60)
+    assert report.passed, report.failures
+    assert report.a["logits_from"].startswith("transformers ") and report.b["logits_from"] == "olmo_hydra"
+    assert 0 < report.logits["max_abs"] <= 2e-5
