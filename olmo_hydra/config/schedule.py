@@ -130,7 +130,7 @@ class DoubleCosineConfig(DecayConfig):
         assert self.horizon is not None and self.first_horizon is not None
         require(
             self.warmup_steps < self.joint < self.horizon,
-            f"must lie beyond the warm-up, with its midpoint before schedule.horizon={self.horizon}",
+            f"its midpoint is step {self.joint}; it must lie between the warm-up and schedule.horizon={self.horizon}",
             key="schedule.first_horizon",
             value=self.first_horizon,
         )
