@@ -13,10 +13,11 @@ import numpy as np
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.model import Attention, BlockNorm, InitMethod, ModelConfig, QKNorm
 from olmo_hydra.interop import hf_config
+from olmo_hydra.interop.agreement import YARN
 
 ROPE: tuple[str, ...] = ("rope_theta", "rope_scaling", "rope_parameters")  # keys of a config.json
 ISSUE = "huggingface/transformers#45945"
-# Fast pairs keep their speed over few positions: what shows YaRN is the length of its rotations, which all pairs have.
+# Over so few positions YaRN shows by the length of its rotations, which all pairs have.
 PROBE = ModelConfig(
     name="probe",
     d_model=16,
@@ -96,37 +97,41 @@ def version() -> str | None:
 
 @cache
 def yarn_on_sliding_layers() -> bool:
-    """Whether the installed `transformers` stretches the RoPE of sliding layers of an exported model, as some do."""
-    cfg = replace(PROBE, yarn_factor=8.0)
-    return Attention.sliding in stretched(hf_config.to_hf(cfg, "float32", {}), cfg)
+    """Whether the installed `transformers` stretches the RoPE of sliding layers too, as some releases do.
 
-
-def stretched(content: dict[str, Any], model: ModelConfig) -> set[Attention]:
-    """The kinds of layer that the installed `transformers` applies YaRN to, given the RoPE of a `config.json`.
-
-    Found by trying, for releases disagree: two models of layers of one kind, equal but for YaRN, give equal logits
-    where it is not applied.
+    Found by trying: two exported models of sliding layers only, equal but for YaRN.
     """
-    rope = {key: content[key] for key in ROPE if key in content}
-    return {kind for kind in Attention if _differs(kind, model, rope)}
+    plain, stretched = (hf_config.to_hf(replace(PROBE, yarn_factor=factor), "float32", {}) for factor in (None, 8.0))
+    return not _same_logits(plain, stretched)
 
 
-def _differs(kind: Attention, model: ModelConfig, rope: dict[str, Any]) -> bool:
+def reads_rope(content: dict[str, Any], model: ModelConfig) -> bool:
+    """Whether the installed `transformers` finds the RoPE of `model` in a `config.json`: releases read other keys.
+
+    Found by trying: for each kind of layer of the model, a small one with the file's keys against one with those that
+    an export writes, which every release understands.
+    """
+    for kind in set(model.window_pattern):
+        rope = {field: getattr(model, field) for field in ("head_dim", "rope_theta", "yarn_factor", *YARN)}
+        exported = hf_config.to_hf(replace(PROBE, window_pattern=[kind], **rope), "float32", {})
+        with_its_keys = {key: value for key, value in exported.items() if key not in ROPE}
+        with_its_keys |= {key: content[key] for key in ROPE if key in content}
+        if not _same_logits(exported, with_its_keys):
+            return False
+    return True
+
+
+def _same_logits(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two configs make the same model of the same weights."""
     import torch
 
-    cfg = replace(PROBE, window_pattern=[kind], rope_theta=model.rope_theta)
-    tiny = hf_config.to_hf(cfg, "float32", {})
-    without = {
-        key: value for key, value in tiny.items() if key not in ("rope_theta", "rope_scaling", "rope_parameters")
-    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        plain, maybe_stretched = _from_config(tiny), _from_config({**without, **rope})
-    maybe_stretched.load_state_dict(plain.state_dict())
-    tokens_BT = torch.arange(cfg.vocab_size)[None]
+        one, other = _from_config(a), _from_config(b)
+    other.load_state_dict(one.state_dict())
+    tokens_BT = torch.arange(PROBE.vocab_size)[None]
     with torch.no_grad():
-        difference = (plain(tokens_BT).logits - maybe_stretched(tokens_BT).logits).abs().max()
-    return bool(difference > 1e-5)
+        return bool((one(tokens_BT).logits - other(tokens_BT).logits).abs().max() <= 1e-5)
 
 
 def _from_config(content: dict[str, Any]) -> Any:

@@ -196,16 +196,18 @@ def _obstacle(weights: HFWeights) -> str | None:
     version = reference.version()
     if version is None:
         return "a transformers that knows Olmo 3 is not installed (pip install -e '.[hf]')"
-    if weights.model.yarn_factor is None:
-        return None
-    kinds, stretched = set(layer_kinds(weights.model)), reference.stretched(weights.content, weights.model)
-    if Attention.sliding in kinds & stretched:
+    has_both = Attention.sliding in weights.model.window_pattern and weights.model.yarn_factor
+    if has_both and reference.yarn_on_sliding_layers():
         return (
             f"transformers {version} applies YaRN to sliding layers too ({reference.ISSUE}); in Olmo 3 (the paper, "
             "OLMo-core) it belongs to full-attention layers only"
         )
-    if Attention.full in kinds - stretched:
-        return f"transformers {version} does not apply the YaRN of this config.json to any layer ({reference.ISSUE})"
+    if not reference.reads_rope(weights.content, weights.model):
+        return (
+            f"transformers {version} does not read RoPE from this config.json as was meant: releases from 5.13 on take "
+            "rope_parameters with an entry for each kind of layer, those before rope_theta and rope_scaling "
+            "(convert to-hf writes both)"
+        )
     return None
 
 

@@ -58,7 +58,7 @@ def assert_same_logits(ours: Own, theirs: Reference, tokens_NT: np.ndarray) -> N
             f"logits differ by {difference.max_abs:.3g}, KL {difference.kl_max:.3g}; "
             f"first over {STAGE}: {first_over(errors, STAGE)}; {errors}"
         )
-    print(f"logits differ by {difference.max_abs:.3g}, KL {difference.kl_max:.3g}")
+    print(f": logits differ by {difference.max_abs:.2g}, KL {difference.kl_max:.1g}")
 
 
 def random_tokens(model: Any, *shape: int) -> np.ndarray:
@@ -112,6 +112,7 @@ def test_padding_yarn(hf_model, side):
     # Nothing sees what comes after it: padding on the right needs no mask.
     logits_BTV = jax.jit(ours)(tokens_BT, real_BT.astype(np.int32)) if side == "left" else jax.jit(ours)(tokens_BT)
     np.testing.assert_allclose(logits_BTV[real_BT], expected_BTV[real_BT], rtol=0, atol=LOGITS)
+    print(f": logits differ by {np.abs(logits_BTV - expected_BTV)[real_BT].max():.2g}")
 
 
 def test_gradients_yarn(hf_model):
@@ -143,7 +144,7 @@ def test_gradients_yarn(hf_model):
             errors[theirs] = np.linalg.norm(off) / np.linalg.norm(wanted)
     assert not expected, "gradients of theirs that were not compared"
     assert max(errors.values()) < 1e-4, errors
-    print(f"largest relative error of a gradient: {max(errors.values()):.3g}")
+    print(f": relative error {max(errors.values()):.3g}")
 
 
 def test_bf16_by_the_step_0_criterion_yarn(hf_model):
@@ -156,6 +157,6 @@ def test_bf16_by_the_step_0_criterion_yarn(hf_model):
     difference = LogitDifference((10,))
     for tokens_T, logits_TV in zip(tokens_NT, np.asarray(ours(tokens_NT)), strict=True):
         difference.add(theirs.logits(tokens_T), logits_TV)
-    print(f"mean KL {difference.kl_mean:.3g}, shared of the top 10: {difference.overlap(10):.3f}")
+    print(f": mean KL {difference.kl_mean:.2g}, shared of the top 10: {difference.overlap(10):.2f}")
     assert 0 < difference.kl_mean <= 1.5e-3
     assert 9 <= difference.overlap(10) < 10

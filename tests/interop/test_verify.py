@@ -10,10 +10,10 @@ import pytest
 
 from olmo_hydra.cli.main import main
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.model import Attention
 from olmo_hydra.interop import reference
 from olmo_hydra.interop.companions import Companions
 from olmo_hydra.interop.compare import LogitDifference, divergence, first_over, stage_errors, tensor_difference
+from olmo_hydra.interop.hf_config import to_hf
 from olmo_hydra.interop.hf_weights import HFWeights
 from olmo_hydra.interop.verify import verify
 from olmo_hydra.interop.weights import open_weights
@@ -213,30 +213,36 @@ def test_without_transformers_our_own_forward_stands_in(places, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "stretched, said",
+    "on_sliding, reads, said",
     [
-        ({Attention.sliding, Attention.full}, "applies YaRN to sliding layers too (huggingface/transformers#45945)"),
-        (set(), "does not apply the YaRN of this config.json to any layer"),
+        (True, True, "applies YaRN to sliding layers too (huggingface/transformers#45945)"),
+        (False, False, "does not read RoPE from this config.json"),
     ],
 )
-def test_a_release_with_another_yarn_is_said_to_be_one(in_memory, tmp_path, monkeypatch, stretched, said):
+def test_a_release_that_computes_another_model_is_said_to(in_memory, tmp_path, monkeypatch, on_sliding, reads, said):
     write_hf(in_memory(yarn_factor=8), tmp_path / "folder", NOTHING)
     monkeypatch.setattr(reference, "version", lambda: "5.0.0")
-    monkeypatch.setattr(reference, "stretched", lambda content, model: stretched)
+    monkeypatch.setattr(reference, "yarn_on_sliding_layers", lambda: on_sliding)
+    monkeypatch.setattr(reference, "reads_rope", lambda content, model: reads)
     folder = HFWeights(tmp_path / "folder")
     report = verify(folder, folder, **FEW)
     assert report.passed and report.b["logits_from"] == "olmo_hydra"
     assert "transformers 5.0.0 " + said in report.notes[0] and "our own forward" in report.notes[0]
 
 
-def test_what_the_installed_release_stretches(transformers, hf_model):
-    """Known for each release from trying it: 5.0 up to 5.12 stretch every layer."""
+def test_what_the_installed_release_stretches(transformers):
+    """Known from trying releases: 5.0 up to 5.12 stretch every layer."""
     release = tuple(map(int, transformers.__version__.split(".")[:2]))
     assert reference.yarn_on_sliding_layers() == ((5, 0) <= release < (5, 13))
-    if release >= (5, 13):
-        weights = HFWeights(hf_model(0, **YARN)[1])
-        assert reference.stretched(weights.content, weights.model) == {Attention.full}
-        assert reference.stretched(HFWeights(hf_model(0)[1]).content, weights.model) == set()
+
+
+def test_what_the_installed_release_reads_of_a_config(transformers, hf_model, in_memory):
+    folder = HFWeights(hf_model(0, **YARN)[1])
+    assert reference.reads_rope(folder.content, folder.model), "its own"
+    assert not reference.reads_rope({**folder.content, "rope_parameters": None}, folder.model)
+    for changes in ({}, {"yarn_factor": 8, "rope_theta": 2e6}):
+        model = in_memory(**changes).model
+        assert reference.reads_rope(to_hf(model, "float32", {}), model), "an exported one"
 
 
 def test_a_folder_of_transformers_is_compared_with_a_run(hf_model, tmp_path):
