@@ -29,7 +29,7 @@ class TensorDifference:
 
 
 def tensor_difference(name: str, a: np.ndarray, b: np.ndarray) -> TensorDifference:
-    """Compares two tensors of one shape; a value that is not finite in one of them only is infinitely wrong."""
+    """Compares two vectors or matrices of one shape; a value that is not finite in one only is infinitely wrong."""
     narrow = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
     rounded_equal, worst, max_abs = True, 0.0, 0.0
     for piece_a, piece_b in _pieces(a, b):
@@ -47,15 +47,10 @@ def tensor_difference(name: str, a: np.ndarray, b: np.ndarray) -> TensorDifferen
 
 
 def _pieces(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    if a.ndim == 1 or a.size <= PIECE:
-        yield np.atleast_2d(a), np.atleast_2d(b)
-    elif a.ndim > 2:
-        for inner_a, inner_b in zip(a, b, strict=True):
-            yield from _pieces(inner_a, inner_b)
-    else:
-        rows = max(1, PIECE // a.shape[1])
-        for start in range(0, len(a), rows):
-            yield a[start : start + rows], b[start : start + rows]
+    a, b = np.atleast_2d(a), np.atleast_2d(b)
+    rows = max(1, PIECE // a.shape[1])
+    for start in range(0, len(a), rows):
+        yield a[start : start + rows], b[start : start + rows]
 
 
 class LogitDifference:

@@ -48,13 +48,14 @@ class Soup:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """One averaged tensor. Two ingredients' and the float64 sum are in memory at a time at most."""
+        """One averaged tensor. In memory beside the float64 sum is one ingredient's tensor at a time."""
         shape = self.shapes[name]
         total = np.zeros(shape.shape, np.float64)
         for share, ingredient in zip(self.shares, self.ingredients, strict=True):
             tensor = ingredient.read(name)
             for index in range(len(total)):  # a layer or a row at a time: no second float64 copy
                 total[index] += share * tensor[index].astype(np.float64)
+            del tensor  # before the next one is read
         return total.astype(shape.dtype)
 
 

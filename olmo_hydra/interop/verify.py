@@ -11,19 +11,14 @@ from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.config.model import Attention
 from olmo_hydra.interop import reference
 from olmo_hydra.interop.agreement import differing_meaning, differing_shapes, layer_kinds, pairs
-from olmo_hydra.interop.compare import (
-    LogitDifference,
-    TensorDifference,
-    first_over,
-    stage_errors,
-    tensor_difference,
-)
+from olmo_hydra.interop.compare import LogitDifference, first_over, stage_errors, tensor_difference
 from olmo_hydra.interop.hf_weights import HFWeights
 from olmo_hydra.interop.own import Own
 from olmo_hydra.interop.weights import Weights
 
 SEED = 0  # of the prompts
-JUDGED_K = 10
+JUDGED_K = 10  # of how many likeliest tokens the overlap is judged
+SHOWN = 5  # tensors in a list of failures
 
 
 @dataclass(frozen=True)
@@ -134,15 +129,13 @@ def _tensors(report: Report, a: Weights, b: Weights, limits: Limits) -> None:
         "equal_when_rounded": sum(difference.equal_rounded for difference in found),
         "worst": {"name": worst.name, "relative_error": worst.relative_error, "max_abs": worst.max_abs},
     }
-    report.failures += [_too_far(difference, limits) for difference in found if _is_too_far(difference, limits)][:8]
-
-
-def _is_too_far(difference: TensorDifference, limits: Limits) -> bool:
-    return not difference.relative_error <= limits.tensor
-
-
-def _too_far(difference: TensorDifference, limits: Limits) -> str:
-    return f"tensor {difference.name}: relative error {difference.relative_error:.3g}, over {limits.tensor:.3g}"
+    too_far = [difference for difference in found if not difference.relative_error <= limits.tensor]
+    report.failures += [
+        f"tensor {difference.name}: relative error {difference.relative_error:.3g}, over {limits.tensor:.3g}"
+        for difference in sorted(too_far, key=lambda difference: -difference.relative_error)[:SHOWN]
+    ]
+    if len(too_far) > SHOWN:
+        report.failures.append(f"{len(too_far) - SHOWN} more tensors are over {limits.tensor:.3g}")
 
 
 def _logits(report: Report, a: Weights, b: Weights, tokens_NT: np.ndarray, limits: Limits, ks: tuple[int, ...]) -> None:
