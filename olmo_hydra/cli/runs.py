@@ -19,7 +19,9 @@ def run(root: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    table = Table("run", "state", "step", "held-out bits/byte", "last event")
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "state", "step", "bits/byte", "last"):
+        table.add_column(name, no_wrap=True)
     for row in found:
         state = row["state"] if row["writer"] is None else f"{row['state']} ({row['writer']})"
         heldout = "" if row["heldout_step"] is None else bits(row["bits_per_byte"])
