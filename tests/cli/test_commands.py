@@ -145,7 +145,7 @@ def test_runs_and_their_states(capsys, tmp_path: Path, monkeypatch: pytest.Monke
         rows = {row["run"]: row for row in answered(capsys, "runs", str(tmp_path))}
         monkeypatch.setenv("COLUMNS", "200")
         assert main(["runs", str(tmp_path)]) == 0
-        table = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+        table = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
     assert f"pid {pid} " in table["busy"] and f"pid {pid} " in rows["busy"]["writer"]
     assert all(row["writer"] is None for name, row in rows.items() if name != "busy")
     assert {name: row["state"] for name, row in rows.items()} == {
