@@ -40,7 +40,7 @@ class Companions:
 
 def companions(weights: HFWeights | RunWeights) -> Companions:
     """What goes with weights."""
-    return _of_folder(weights.folder) if isinstance(weights, HFWeights) else _of_run(weights.run_dir)
+    return _of_folder(weights.folder) if isinstance(weights, HFWeights) else companions_of_run(weights.run_dir)
 
 
 def _of_folder(folder: Path) -> Companions:
@@ -48,7 +48,7 @@ def _of_folder(folder: Path) -> Companions:
     return Companions({key: content.get(key) for key in SPECIAL}, _files(folder))
 
 
-def _of_run(run_dir: RunDir) -> Companions:
+def companions_of_run(run_dir: RunDir) -> Companions:
     """Kept by a run of weights alone; a run that trained has those of what it started from, if it read such text."""
     content = frozen(run_dir)
     if "weights" in content:
@@ -58,7 +58,9 @@ def _of_run(run_dir: RunDir) -> Companions:
     if tokenizer is not Tokenizer.bytes and source is not None:
         kind, _, place = source.partition(":")
         try:
-            return _of_folder(Path(place)) if kind == "hf" else _of_run(find_run(place, run_dir.path.parent)[0])
+            return (
+                _of_folder(Path(place)) if kind == "hf" else companions_of_run(find_run(place, run_dir.path.parent)[0])
+            )
         except RequestError:  # it is not there any more
             pass
     return Companions(IDS[tokenizer])
