@@ -10,6 +10,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.interop.hf_config import SPECIAL
 from olmo_hydra.interop.hf_weights import HFWeights, read_json
 from olmo_hydra.interop.run_weights import RunWeights, find_run, frozen
+from olmo_hydra.interop.weights import Weights
 from olmo_hydra.tracking.run_dir import RunDir
 
 FOLDER = "tokenizer"  # of a run directory
@@ -38,9 +39,12 @@ class Companions:
             shutil.copyfile(file, folder / file.name)
 
 
-def companions(weights: HFWeights | RunWeights) -> Companions:
-    """What goes with weights."""
-    return _of_folder(weights.folder) if isinstance(weights, HFWeights) else companions_of_run(weights.run_dir)
+def companions(weights: Weights) -> Companions:
+    """What goes with the weights of a folder or a run."""
+    if isinstance(weights, HFWeights):
+        return _of_folder(weights.folder)
+    assert isinstance(weights, RunWeights)
+    return companions_of_run(weights.run_dir)
 
 
 def _of_folder(folder: Path) -> Companions:
@@ -49,7 +53,10 @@ def _of_folder(folder: Path) -> Companions:
 
 
 def companions_of_run(run_dir: RunDir) -> Companions:
-    """Kept by a run of weights alone; a run that trained has those of what it started from, if it read such text."""
+    """What goes with the weights of a run.
+
+    A directory of weights keeps them. A run that trained has those of what it started from, unless it read bytes.
+    """
     content = frozen(run_dir)
     if "weights" in content:
         return Companions(content["weights"]["special"], _files(run_dir.path / FOLDER))
@@ -58,9 +65,9 @@ def companions_of_run(run_dir: RunDir) -> Companions:
     if tokenizer is not Tokenizer.bytes and source is not None:
         kind, _, place = source.partition(":")
         try:
-            return (
-                _of_folder(Path(place)) if kind == "hf" else companions_of_run(find_run(place, run_dir.path.parent)[0])
-            )
+            if kind == "hf":
+                return _of_folder(Path(place))
+            return companions_of_run(find_run(place, run_dir.path.parent)[0])
         except RequestError:  # it is not there any more
             pass
     return Companions(IDS[tokenizer])

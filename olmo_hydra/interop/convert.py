@@ -7,7 +7,7 @@ import numpy as np
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.interop.companions import FILES, companions
 from olmo_hydra.interop.hf_weights import HFWeights
-from olmo_hydra.interop.run_weights import RunWeights, find_run
+from olmo_hydra.interop.weights import open_weights
 from olmo_hydra.interop.write_hf import write_hf
 from olmo_hydra.interop.write_run import write_run
 
@@ -22,9 +22,9 @@ def from_hf(folder: Path, run: Path) -> str:
     return f"{weights.model.num_params:,} parameters and {len(beside.files)} other files: {run}"
 
 
-def to_hf(run: str, folder: Path, dtype: str | None, run_root: Path) -> str:
-    """Writes a Hugging Face folder of the weights in a run; returns what was done."""
-    weights = RunWeights(*find_run(run, run_root))
+def to_hf(place: str, folder: Path, dtype: str | None, run_root: Path) -> str:
+    """Writes a Hugging Face folder of the weights in a run, or in another such folder; returns what was done."""
+    weights = open_weights(place, run_root)
     beside = companions(weights)
     write_hf(weights, folder, beside, None if dtype is None else np.dtype(dtype))
     tokenizer = "" if any(file.name == FILES[0] for file in beside.files) else "; no tokenizer: the run has none"

@@ -81,10 +81,13 @@ def header(file: Path) -> dict[str, Entry]:
 def read(entry: Entry, out: np.ndarray | None = None) -> np.ndarray:
     """One tensor, into `out` (contiguous, of its shape and dtype) if that is given."""
     tensor = np.empty(entry.shape, entry.dtype) if out is None else out
-    with entry.file.open("rb") as file:
-        file.seek(entry.start)
-        if file.readinto(_bytes(tensor)) != tensor.nbytes:
-            raise _damaged(entry.file, f"is cut off before byte {entry.end}")
+    try:
+        with entry.file.open("rb") as file:
+            file.seek(entry.start)
+            if file.readinto(_bytes(tensor)) != tensor.nbytes:
+                raise _damaged(entry.file, f"is cut off before byte {entry.end}")
+    except OSError as error:
+        raise RequestError(f"cannot be read: {error.strerror}", where=str(entry.file)) from error
     return tensor
 
 

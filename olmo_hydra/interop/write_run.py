@@ -19,8 +19,7 @@ from olmo_hydra.interop.weights import Weights
 from olmo_hydra.interop.whole import whole_folder
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
-
-CHUNK = 1 << 26  # bytes that are encoded at a time
+from olmo_hydra.train.checkpoint import CHUNK
 
 
 def write_run(weights: Weights, folder: Path, beside: Companions, source: str) -> None:

@@ -15,6 +15,8 @@ from olmo_hydra.train.state import State, by_path
 Meta = dict[str, Any]
 Event = Callable[..., None]
 
+CHUNK = 1 << 26  # bytes of an array stored in one piece: to read a piece takes its size twice
+
 
 class Checkpoints:
     """The folder `checkpoints/` of a run: one folder a step, written in the background, renamed when whole.
@@ -38,7 +40,8 @@ class Checkpoints:
         if jax.default_backend() == "cpu":
             # Here an array and orbax's view of it share memory, which the next step, given the state, writes over.
             leaves = {name: jnp.copy(leaf) for name, leaf in leaves.items()}
-        args = ocp.args.Composite(state=ocp.args.StandardSave(leaves), meta=ocp.args.JsonSave(meta))
+        pieces = {name: ocp.SaveArgs(chunk_byte_size=CHUNK) for name in leaves}
+        args = ocp.args.Composite(state=ocp.args.StandardSave(leaves, pieces), meta=ocp.args.JsonSave(meta))
         if not self._manager.save(step, args=args):
             raise RuntimeError(f"checkpoint {step} was not saved: {self.latest()} is there already")
         self._being_written = step
