@@ -69,10 +69,16 @@ class LogitDifference:
         self._shared = dict.fromkeys(ks, 0)
 
     def add(self, a_TV: np.ndarray, b_TV: np.ndarray) -> None:
-        a_TV, b_TV = a_TV.astype(np.float64), b_TV.astype(np.float64)
-        kl_T = divergence(a_TV, b_TV)
-        # NaN counts as infinitely far: no comparison with a limit may pass by it.
-        kl_T, difference_TV = (np.nan_to_num(x, nan=np.inf, posinf=np.inf) for x in (kl_T, np.abs(a_TV - b_TV)))
+        """Counts the next prompt. NaN is infinitely far: no comparison with a limit may pass by it."""
+        positions = max(1, PIECE // a_TV.shape[1])
+        for start in range(0, len(a_TV), positions):
+            self._add(*(x_TV[start : start + positions].astype(np.float64) for x_TV in (a_TV, b_TV)))
+        self._prompts += 1
+
+    def _add(self, a_TV: np.ndarray, b_TV: np.ndarray) -> None:
+        kl_T, difference_TV = (
+            np.nan_to_num(x, nan=np.inf, posinf=np.inf) for x in (divergence(a_TV, b_TV), np.abs(a_TV - b_TV))
+        )
         if kl_T.max() > self.kl_max:
             self.kl_max, self.worst_prompt = float(kl_T.max()), self._prompts
         self.max_abs = max(self.max_abs, float(difference_TV.max()))
@@ -80,7 +86,6 @@ class LogitDifference:
         for k in self._shared:
             self._shared[k] += shared_top(a_TV, b_TV, k)
         self._positions += len(kl_T)
-        self._prompts += 1
 
     @property
     def kl_mean(self) -> float:

@@ -208,7 +208,7 @@ def _about_windows(report: Report, a: Weights) -> None:
     if Attention.sliding in layer_kinds(a.model) and report.length <= a.model.window:
         report.notes.append(
             f"no prompt is longer than the window of {a.model.window}, so that windows were not compared; "
-            f"--length {a.model.window * 3 + 1} does"
+            f"--prompts 1 --length {2 * a.model.window} compares them"
         )
 
 

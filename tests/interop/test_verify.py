@@ -176,7 +176,7 @@ def test_other_models_fail_or_are_refused(in_memory):
 def test_windows_that_no_prompt_passes_are_mentioned(in_memory):
     weights = in_memory()
     (note,) = verify(weights, weights, prompts=1, length=5).notes
-    assert "the window of 5" in note and "--length 16" in note
+    assert "the window of 5" in note and "--prompts 1 --length 10" in note
     assert not verify(weights, weights, prompts=1, length=6).notes
 
 
