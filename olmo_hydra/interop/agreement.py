@@ -6,6 +6,7 @@ import numpy as np
 
 from olmo_hydra.config.errors import show
 from olmo_hydra.config.model import Attention, ModelConfig
+from olmo_hydra.interop.names import in_layout
 from olmo_hydra.interop.weights import Weights
 
 SHAPE = ("d_model", "n_layers", "head_dim", "n_heads", "n_kv_heads", "d_ff", "vocab_size", "qk_norm")
@@ -44,24 +45,13 @@ def pairs(a: Weights, b: Weights) -> Iterator[tuple[str, np.ndarray, np.ndarray]
     """
     period = len(a.model.window_pattern)
     for name in a.shapes:
-        tensor_a, tensor_b = a.read(name), in_layout(a.model, b, name)
+        tensor_a, tensor_b = a.read(name), in_layout(b.read, name, b.model, a.model)
         if name.startswith("blocks."):
             _, position, inner = name.split(".", 2)
             for index, (layer_a, layer_b) in enumerate(zip(tensor_a, tensor_b, strict=True)):
                 yield f"layer {int(position) + index * period}: {inner}", layer_a, layer_b
         else:
             yield name, _without_padding(name, tensor_a, a), _without_padding(name, tensor_b, b)
-
-
-def in_layout(model: ModelConfig, weights: Weights, name: str) -> np.ndarray:
-    """The tensor that `model` calls `name`: weights whose pattern is written with another period are stacked anew."""
-    period, other = len(model.window_pattern), len(weights.model.window_pattern)
-    if period == other or not name.startswith("blocks."):
-        return weights.read(name)
-    _, position, rest = name.split(".", 2)
-    layers = range(int(position), model.n_layers, period)
-    stacks = {at: weights.read(f"blocks.{at}.{rest}") for at in {layer % other for layer in layers}}
-    return np.stack([stacks[layer % other][layer // other] for layer in layers])
 
 
 def _without_padding(name: str, tensor: np.ndarray, weights: Weights) -> np.ndarray:

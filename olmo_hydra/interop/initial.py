@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.identity import plain
 from olmo_hydra.config.init import InitConfig, Load
-from olmo_hydra.config.model import ModelConfig
-from olmo_hydra.interop.names import TABLES
+from olmo_hydra.interop.agreement import differing_meaning, differing_shapes
+from olmo_hydra.interop.names import TABLES, in_layout
 from olmo_hydra.interop.run_weights import RunWeights, path_of
 from olmo_hydra.interop.weights import Weights, open_weights
 from olmo_hydra.model.params import named
@@ -20,16 +19,14 @@ from olmo_hydra.train.state import Program, State, by_path
 
 Read = Callable[[str], np.ndarray]
 GROWING = ("Running", "Paused", "Interrupted", "Failed", "Killed")  # states of a run that may still save checkpoints
-# Fields of a model that say nothing about what its weights mean.
-IMMATERIAL = {"name", "vocab_multiple", "init_method", "init_std", "init_cut", "param_dtype", "compute_dtype"}
 
 
 class Initial:
     """Where a run starts that does not start from random parameters. Nothing is read before `state`.
 
     Attributes:
-      description: What is taken from where, for the record; `model_differs` are the fields in which the two models
-        differ although their parameters fit (a longer sequence, YaRN).
+      description: What is taken from where, for the record; `model_differs` says in which fields the two models differ
+        although their parameters fit (YaRN, say), there and here.
 
     Raises:
       RequestError: There are no such weights, they do not fit the run's model, or they lack the moments that
@@ -40,7 +37,13 @@ class Initial:
         assert cfg.source is not None
         self._program, self._model = program, program.config.model
         self._weights = opened(cfg.source, run_root)
-        refuse_misfits(cfg.source, self._weights, self._model, named(program.abstract.params))
+        if differences := differing_shapes(self._weights.model, self._model):
+            raise RequestError(
+                "its model is another one: " + "; ".join(differences),
+                key="init.from",
+                value=cfg.source,
+                instead="the model that it has, as model=... and model.KEY=... say",
+            )
         self._roots: dict[str, Read] = {"params": self._weights.read}
         self._single: dict[str, str] = {}
         if cfg.load is Load.weights_and_moments:
@@ -48,7 +51,7 @@ class Initial:
         self.description: dict[str, Any] = {
             "from": self._weights.place,
             "load": cfg.load.value,
-            "model_differs": differences(self._weights.model, self._model),
+            "model_differs": differing_meaning(self._weights.model, self._model),
         }
 
     def state(self) -> State:
@@ -106,7 +109,7 @@ class Initial:
 
     def _fitted(self, read: Read, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """A parameter, or a moment of it, stacked by our window pattern and with our padding of the vocabulary."""
-        array = restacked(read, name, len(self._weights.model.window_pattern), self._model)
+        array = in_layout(read, name, self._weights.model, self._model)
         if name not in TABLES or array.shape == shape:
             return array
         ids = np.arange(self._model.vocab_size)
@@ -145,52 +148,6 @@ def opened(source: str, run_root: Path) -> Weights:
     return weights
 
 
-def refuse_misfits(source: str, weights: Weights, model: ModelConfig, wanted: dict[str, Any]) -> None:
-    """Raises RequestError, naming the parameters, unless the weights have those of the model."""
-    theirs, ours = weights.model, model
-    problems = [
-        f"model.{field} is {getattr(theirs, field)} there and {getattr(ours, field)} here"
-        for field in ("n_layers", "vocab_size")
-        if getattr(theirs, field) != getattr(ours, field)
-    ]
-    found, expected = (one_layer(shapes) for shapes in (weights.shapes, wanted))
-    for name in sorted(found.keys() | expected.keys()):
-        there, here = (shapes.get(name, "absent") for shapes in (found, expected))
-        if there != here:
-            problems.append(f"{name} is {there} there and {here} here")
-    if problems:
-        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise RequestError(
-            "its weights do not fit the model: " + "; ".join(problems[:5]) + more,
-            key="init.from",
-            value=source,
-            instead="the model those weights are of, as model=... says",
-        )
-
-
-def one_layer(shapes: dict[str, Any]) -> dict[str, list[int]]:
-    """The shape of each parameter of a layer, and of those around the layers without the axis of the vocabulary."""
-    found = {}
-    for name, struct in shapes.items():
-        if name.startswith("blocks."):
-            found[name.split(".", 2)[2]] = list(struct.shape[1:])
-        elif name in TABLES:
-            found[name] = [struct.shape[1 - TABLES.index(name)]]
-        else:
-            found[name] = list(struct.shape)
-    return found
-
-
-def restacked(read: Read, name: str, their_period: int, model: ModelConfig) -> np.ndarray:
-    """A parameter stacked by the window pattern of `model`, read from where it is stacked by another one."""
-    period = len(model.window_pattern)
-    if not name.startswith("blocks.") or their_period == period:
-        return read(name)
-    _, position, inner = name.split(".", 2)
-    layers = range(int(position), model.n_layers, period)
-    return np.stack([read(f"blocks.{layer % their_period}.{inner}")[layer // their_period] for layer in layers])
-
-
 def moment_roots(paths: Iterable[str]) -> dict[str, str]:
     """Where each moment (`mu`, `nu`) of an optimizer's state has its tree of arrays, from the paths of a state."""
     tail = "/" + below("embedding.weight")
@@ -201,9 +158,3 @@ def moment_roots(paths: Iterable[str]) -> dict[str, str]:
 def below(name: str) -> str:
     """The path of a parameter below `params`, and of its moment below the moment's root."""
     return path_of(name).removeprefix("params/")
-
-
-def differences(theirs: ModelConfig, ours: ModelConfig) -> dict[str, Any]:
-    """The fields that decide what weights mean and differ: `{field: {"was": ..., "is": ...}}`."""
-    was, now = plain(theirs), plain(ours)
-    return {key: {"was": was[key], "is": now[key]} for key in now if key not in IMMATERIAL and was[key] != now[key]}

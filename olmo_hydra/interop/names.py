@@ -1,8 +1,10 @@
-"""Our parameters and those of Hugging Face's Olmo 3: names, stacking and orientation."""
+"""How parameters are named, stacked and turned: in ours under other window patterns, in Hugging Face's Olmo 3."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
+import numpy as np
 
 from olmo_hydra.config.model import ModelConfig
 
@@ -51,6 +53,24 @@ class Counterpart:
 def counterparts(model: ModelConfig, shapes: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Counterpart]:
     """The counterpart of each of our parameters, by our names, in the order of `shapes`."""
     return {name: _counterpart(model, name, len(struct.shape)) for name, struct in shapes.items()}
+
+
+def in_layout(read: Callable[[str], np.ndarray], name: str, stored: ModelConfig, model: ModelConfig) -> np.ndarray:
+    """The parameter that `model` calls `name`, stacked by its window pattern, from where it is stacked by another one.
+
+    Args:
+      read: A parameter by its name in the model `stored`, or something of the same shape (a moment).
+      name: The parameter.
+      stored: The model whose layout `read` has; of as many layers.
+      model: The model whose layout is wanted.
+    """
+    period, other = len(model.window_pattern), len(stored.window_pattern)
+    if period == other or not name.startswith("blocks."):
+        return read(name)
+    _, position, inner = name.split(".", 2)
+    layers = range(int(position), model.n_layers, period)
+    stacks = {at: read(f"blocks.{at}.{inner}") for at in {layer % other for layer in layers}}
+    return np.stack([stacks[layer % other][layer // other] for layer in layers])
 
 
 def _counterpart(model: ModelConfig, name: str, dims: int) -> Counterpart:

@@ -2,7 +2,6 @@
 
 import shlex
 
-from olmo_hydra.config.errors import show
 from olmo_hydra.report.content import Block, Code, Facts, Prose, Section
 from olmo_hydra.report.evidence import Evidence, Row
 from olmo_hydra.report.text import moment
@@ -41,11 +40,8 @@ def provenance(run: Evidence, config: Code) -> Section:
     """First parameters; code, packages, machine and data of the last start; what changed; the whole config."""
     blocks: list[Block] = []
     if (init := next((row["init"] for row in run.events if "init" in row), None)) is not None:
-        changed = [
-            (f"model.{key}", f"{show(v['was'])} there, {show(v['is'])} here")
-            for key, v in init["model_differs"].items()
-        ]
-        blocks.append(Facts("First parameters", [("from", init["from"]), ("taken over", init["load"]), *changed]))
+        differs = [("there and here", sentence) for sentence in init["model_differs"]]
+        blocks.append(Facts("First parameters", [("from", init["from"]), ("taken over", init["load"]), *differs]))
     if run.starts:
         start = run.starts[-1]
         blocks += [Facts("Code", _code(start)), Facts("Machine", _machine(start))]
