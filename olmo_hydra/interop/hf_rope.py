@@ -130,13 +130,24 @@ def _yarn(rope: Values, theta: float, head_dim: int) -> Yarn | None:
 
 
 def _same_ramp(yarn: Yarn, theta: float, head_dim: int, key: str, where: str | None) -> None:
-    """transformers lets the ramp from kept to slowed pairs end past the last pair; OLMo-core, and so ours, ends it
-    there. Where it would, the two are different models.
+    """Refuses a stretch that is not the same in both: transformers lets the ramp from kept to slowed pairs end past
+    the last pair, where OLMo-core, and so ours, ends it there.
     """
-    slowest = head_dim * math.log(yarn.original_len / (2 * math.pi * yarn.beta_slow)) / (2 * math.log(theta))
-    if math.ceil(slowest) > head_dim // 2 - 1:
+    pairs = head_dim // 2
+
+    def pair_that_turns(times: float) -> float:
+        return pairs * math.log(yarn.original_len / (2 * math.pi * times)) / math.log(theta)
+
+    low, high = max(math.floor(pair_that_turns(yarn.beta_fast)), 0), math.ceil(pair_that_turns(yarn.beta_slow))
+    ours, theirs = min(high, pairs - 1), min(high, head_dim - 1)
+    theirs_width = theirs - low or 1e-3
+
+    def slowed(pair: int, width: float) -> float:
+        return min(max((pair - low) / width, 0.0), 1.0)
+
+    if any(slowed(pair, max(ours - low, 1e-3)) != slowed(pair, theirs_width) for pair in range(pairs)):
         raise RequestError(
-            f"every pair turns more often than that over {yarn.original_len} positions, and there transformers and "
+            f"too few pairs turn less often than that over {yarn.original_len} positions: there transformers and "
             "OLMo-core define YaRN differently",
             key=key,
             value=yarn.beta_slow,

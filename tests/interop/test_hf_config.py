@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
@@ -71,7 +71,12 @@ def models(draw):
 
 @given(models())
 def test_a_round_trip_keeps_the_model(model) -> None:
-    again = read(to_hf(model, "float32", {}))
+    try:
+        written = to_hf(model, "float32", {})
+    except RequestError as refused:  # short sequences, over which hardly a pair turns slowly enough
+        assume(refused.key != "model.yarn_beta_slow")
+        raise
+    again = read(written)
     layers = model.window_pattern * (model.n_layers // len(model.window_pattern))
     assert again.window_pattern * (again.n_layers // len(again.window_pattern)) == layers
     same = {"name": model.name, "window_pattern": model.window_pattern}

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from olmo_hydra.cli.main import main
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.interop.hf_rope import write_rope
+from olmo_hydra.interop.model_node import olmo3
+from olmo_hydra.model import rope
 from tests.interop.conftest import FULL, PLAIN_ROPE, SLIDING, YARN, YARN_ROPE
 
 GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "num_hidden_layers": 5}
@@ -98,3 +102,30 @@ def test_the_tokenizer_goes_along(hf_model, transformers, tmp_path) -> None:
     assert transformers.GenerationConfig.from_pretrained(back).max_new_tokens == 3
     config = transformers.AutoConfig.from_pretrained(back)
     assert (config.eos_token_id, config.pad_token_id, config.bos_token_id) == (2, None, None)
+
+
+def test_a_stretch_is_refused_just_where_transformers_has_another(transformers) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rng = np.random.default_rng()
+    refused = set()
+    for _ in range(100):
+        fields = {"d_model": 32, "n_heads": 2, "n_kv_heads": 2, "head_dim": int(2 * rng.integers(1, 17))}
+        fields |= {"yarn_factor": rng.uniform(2, 16), "yarn_original_len": int(10 ** rng.uniform(0, 6))}
+        model = olmo3({**fields, "rope_theta": float(rng.choice([1e2, 1e4, 5e5]))}, "here")
+        stretch = {"rope_type": "yarn", "rope_theta": model.rope_theta, "factor": model.yarn_factor,
+                   "original_max_position_embeddings": model.yarn_original_len}  # fmt: skip
+        config = transformers.Olmo3Config(
+            **{"hidden_size": 32, "num_attention_heads": 2, "head_dim": model.head_dim},
+            rope_parameters={FULL: stretch, SLIDING: PLAIN_ROPE},
+        )
+        theirs = ROPE_INIT_FUNCTIONS["yarn"](config, None, layer_type=FULL)[0]
+        differ = not np.allclose(theirs.numpy(), rope.yarn(model, fields["yarn_factor"]).radians, rtol=2e-5)
+        try:
+            write_rope(model)
+        except RequestError:
+            assert differ, model
+        else:
+            assert not differ, model
+        refused.add(differ)
+    assert refused == {True, False}
