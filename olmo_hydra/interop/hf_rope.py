@@ -9,12 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.model import ModelConfig
 from olmo_hydra.interop.values import Values
+from olmo_hydra.model import rope
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-YARN_KEYS = ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor", "truncate")
 ABSENT = ("mscale", "mscale_all_dim", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor")
 BETA_FAST, BETA_SLOW = 32.0, 1.0  # arXiv 2309.00071, section 3.2; what readers assume where a file is silent
 
@@ -54,7 +56,7 @@ def write_rope(model: ModelConfig) -> dict[str, Any]:
             "original_max_position_embeddings": yarn.original_len,
             "beta_fast": float(yarn.beta_fast),
             "beta_slow": float(yarn.beta_slow),
-            "attention_factor": attention_factor(yarn.factor),
+            "attention_factor": rope.yarn_length(yarn.factor),
         }
         parameters[FULL] = {**scaling, "rope_theta": theta}
     return {"rope_theta": theta, "rope_scaling": scaling, "rope_parameters": parameters}
@@ -76,13 +78,8 @@ def read_rope(content: dict[str, Any], head_dim: int, where: str) -> Rope:
         yarn = _yarn(file.within("rope_scaling"), theta, head_dim) if stretched else None
         found["rope_theta and rope_scaling"] = Rope(theta, yarn)
     if len(set(found.values())) > 1:
-        raise RequestError(" and ".join(f"{key} say {rope}" for key, rope in found.items()), where=where)
+        raise RequestError(" and ".join(f"{key} say {said}" for key, said in found.items()), where=where)
     return next(iter(found.values()))
-
-
-def attention_factor(factor: float) -> float:
-    """The length of the rotations that goes with a stretch (arXiv 2309.00071, equation 22)."""
-    return 0.1 * math.log(factor) + 1
 
 
 def _newer(parameters: Values, head_dim: int) -> Rope:
@@ -98,34 +95,36 @@ def _newer(parameters: Values, head_dim: int) -> Rope:
             ropes[kind] = Rope(theta, _yarn(layer, theta, head_dim))
     if SLIDING in ropes and ropes[SLIDING].yarn is not None:
         raise parameters.within(SLIDING).wrong("rope_type", "stretches sliding layers, which our model never does")
-    if len({rope.theta for rope in ropes.values()}) > 1:
+    if len({one.theta for one in ropes.values()}) > 1:
         raise parameters.within(SLIDING).wrong("rope_theta", f"is not that of {FULL}, and our model has one for all")
     return ropes.get(FULL) or ropes[SLIDING]
 
 
-def _yarn(rope: Values, theta: float, head_dim: int) -> Yarn | None:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+def _yarn(layer: Values, theta: float, head_dim: int) -> Yarn | None:
+    kind = layer.get("rope_type") or layer.get("type") or "default"
     for key in ABSENT:
-        if rope.get(key) is not None:
-            raise rope.wrong(key, "is a stretch of RoPE that our model does not know")
-    if rope.get("partial_rotary_factor") is not None:
-        rope.only("partial_rotary_factor", 1.0)
+        if layer.get(key) is not None:
+            raise layer.wrong(key, "is a stretch of RoPE that our model does not know")
+    if layer.get("partial_rotary_factor") is not None:
+        layer.only("partial_rotary_factor", 1.0)
     if kind == "default":
         return None
     if kind != "yarn":
-        raise rope.wrong("rope_type" if "rope_type" in rope.content else "type", "is neither default nor yarn")
-    if rope.get("truncate") is not None:
-        rope.only("truncate", True)
+        raise layer.wrong("rope_type" if "rope_type" in layer.content else "type", "is neither default nor yarn")
+    if layer.get("truncate") is not None:
+        layer.only("truncate", True)
     yarn = Yarn(
-        rope.number("factor"),
-        rope.whole("original_max_position_embeddings"),
-        rope.number("beta_fast", BETA_FAST),
-        rope.number("beta_slow", BETA_SLOW),
+        layer.number("factor"),
+        layer.whole("original_max_position_embeddings"),
+        layer.number("beta_fast", BETA_FAST),
+        layer.number("beta_slow", BETA_SLOW),
     )
-    expected = attention_factor(yarn.factor)
-    if not math.isclose(rope.number("attention_factor", expected), expected, rel_tol=1e-6):
-        raise rope.wrong("attention_factor", f"is not 0.1 ln({yarn.factor:g}) + 1 = {expected!r}, which ours always is")
-    _same_ramp(yarn, theta, head_dim, f"{rope.prefix}beta_slow", rope.where)
+    expected = rope.yarn_length(yarn.factor)
+    if not math.isclose(layer.number("attention_factor", expected), expected, rel_tol=1e-6):
+        raise layer.wrong(
+            "attention_factor", f"is not 0.1 ln({yarn.factor:g}) + 1 = {expected!r}, which ours always is"
+        )
+    _same_ramp(yarn, theta, head_dim, f"{layer.prefix}beta_slow", layer.where)
     return yarn
 
 
@@ -133,19 +132,11 @@ def _same_ramp(yarn: Yarn, theta: float, head_dim: int, key: str, where: str | N
     """Refuses a stretch that is not the same in both: transformers lets the ramp from kept to slowed pairs end past
     the last pair, where OLMo-core, and so ours, ends it there.
     """
-    pairs = head_dim // 2
-
-    def pair_that_turns(times: float) -> float:
-        return pairs * math.log(yarn.original_len / (2 * math.pi * times)) / math.log(theta)
-
-    low, high = max(math.floor(pair_that_turns(yarn.beta_fast)), 0), math.ceil(pair_that_turns(yarn.beta_slow))
-    ours, theirs = min(high, pairs - 1), min(high, head_dim - 1)
-    theirs_width = theirs - low or 1e-3
-
-    def slowed(pair: int, width: float) -> float:
-        return min(max((pair - low) / width, 0.0), 1.0)
-
-    if any(slowed(pair, max(ours - low, 1e-3)) != slowed(pair, theirs_width) for pair in range(pairs)):
+    pairs, turns = head_dim // 2, (yarn.beta_fast, yarn.beta_slow)
+    ours, theirs = (
+        rope.yarn_ramp(pairs, theta, yarn.original_len, turns, last=last) for last in (pairs - 1, head_dim - 1)
+    )
+    if not np.array_equal(ours, theirs):
         raise RequestError(
             f"too few pairs turn less often than that over {yarn.original_len} positions: there transformers and "
             "OLMo-core define YaRN differently",

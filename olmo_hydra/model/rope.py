@@ -40,31 +40,48 @@ def frequencies(cfg: ModelConfig, kind: Attention) -> Frequencies:
     """
     if cfg.yarn_factor is not None and kind is Attention.full:
         return yarn(cfg, cfg.yarn_factor)
-    return Frequencies(tuple(plain(cfg).tolist()))
+    return Frequencies(tuple((np.float32(1) / powers(cfg.rope_theta, cfg.head_dim)).tolist()))
 
 
-def plain(cfg: ModelConfig) -> np.ndarray:
-    """`theta^(-2i/head_dim)` of each pair i."""
-    return cfg.rope_theta ** (-np.arange(0, cfg.head_dim, 2) / cfg.head_dim)
+def powers(theta: float, head_dim: int) -> np.ndarray:
+    """`theta^(2i/head_dim)` of each pair i, rounded where the reference rounds.
+
+    transformers and OLMo-core compute frequencies in fp32. An angle is a position times a frequency, so that another
+    rounding of the last bit would show in the logits of long sequences.
+    """
+    exponent_P = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    return (float(theta) ** exponent_P.astype(np.float64)).astype(np.float32)
 
 
 def yarn(cfg: ModelConfig, factor: float) -> Frequencies:
-    """Frequencies by arXiv 2309.00071, sections 3.2 to 3.4.
+    """Frequencies by arXiv 2309.00071, sections 3.2 to 3.4; fp32, as `powers`."""
+    pairs, one = cfg.head_dim // 2, np.float32(1)
+    turns = (cfg.yarn_beta_fast, cfg.yarn_beta_slow)
+    slowed_P = yarn_ramp(pairs, cfg.rope_theta, cfg.yarn_original_len, turns, last=pairs - 1)
+    power_P = powers(cfg.rope_theta, cfg.head_dim)
+    mixed_P = one / (np.float32(factor) * power_P) * slowed_P + one / power_P * (one - slowed_P)
+    return Frequencies(tuple(mixed_P.tolist()), yarn_length(factor))
 
-    Pairs that turn more than `yarn_beta_fast` times over `yarn_original_len` keep their frequency, those that turn less
-    than `yarn_beta_slow` times have it divided by `factor`, and in between it is mixed linearly.
+
+def yarn_ramp(pairs: int, theta: float, original_len: int, turns: tuple[float, float], *, last: int) -> np.ndarray:
+    """How far each pair is slowed by the factor, from 0 to 1.
+
+    Pairs that turn more than `turns[0]` times over `original_len` positions keep their frequency, those that turn less
+    than `turns[1]` times have it divided by the factor, and in between it is mixed linearly; the ramp ends at pair
+    `last` at the latest.
     """
-    pairs = cfg.head_dim // 2
 
     def pair_that_turns(times: float) -> float:
-        return pairs * math.log(cfg.yarn_original_len / (2 * math.pi * times)) / math.log(cfg.rope_theta)
+        return pairs * math.log(original_len / (2 * math.pi * times)) / math.log(theta)
 
-    low = max(math.floor(pair_that_turns(cfg.yarn_beta_fast)), 0)
-    high = min(math.ceil(pair_that_turns(cfg.yarn_beta_slow)), pairs - 1)
-    slowed_P = np.clip((np.arange(pairs) - low) / max(high - low, 1e-3), 0, 1)
-    frequency_P = plain(cfg)
-    mixed_P = frequency_P / factor * slowed_P + frequency_P * (1 - slowed_P)
-    return Frequencies(tuple(mixed_P.tolist()), 0.1 * math.log(factor) + 1)
+    low = max(math.floor(pair_that_turns(turns[0])), 0)
+    high = min(math.ceil(pair_that_turns(turns[1])), last)
+    return np.clip((np.arange(pairs, dtype=np.float32) - low) / np.float32(max(high - low, 1e-3)), 0, 1)
+
+
+def yarn_length(factor: float) -> float:
+    """The length of the rotations that goes with a factor (arXiv 2309.00071, equation 22)."""
+    return 0.1 * math.log(factor) + 1
 
 
 def rotate(x_BTHD: jax.Array, rope: Rope) -> jax.Array:
