@@ -132,11 +132,10 @@ def _same_ramp(yarn: Yarn, theta: float, head_dim: int, key: str, where: str | N
     """Refuses a stretch that is not the same in both: transformers lets the ramp from kept to slowed pairs end past
     the last pair, where OLMo-core, and so ours, ends it there.
     """
-    pairs, turns = head_dim // 2, (yarn.beta_fast, yarn.beta_slow)
-    ours, theirs = (
-        rope.yarn_ramp(pairs, theta, yarn.original_len, turns, last=last) for last in (pairs - 1, head_dim - 1)
-    )
-    if not np.array_equal(ours, theirs):
+    pairs = head_dim // 2
+    low, high = rope.yarn_ends(pairs, theta, yarn.original_len, yarn.beta_fast, yarn.beta_slow)
+    ours, theirs = (rope.yarn_ramp(pairs, low, min(high, last)) for last in (pairs - 1, head_dim - 1))
+    if high < low or not np.array_equal(ours, theirs):
         raise RequestError(
             f"too few pairs turn less often than that over {yarn.original_len} positions: there transformers and "
             "OLMo-core define YaRN differently",

@@ -56,26 +56,28 @@ def powers(theta: float, head_dim: int) -> np.ndarray:
 def yarn(cfg: ModelConfig, factor: float) -> Frequencies:
     """Frequencies by arXiv 2309.00071, sections 3.2 to 3.4; fp32, as `powers`."""
     pairs, one = cfg.head_dim // 2, np.float32(1)
-    turns = (cfg.yarn_beta_fast, cfg.yarn_beta_slow)
-    slowed_P = yarn_ramp(pairs, cfg.rope_theta, cfg.yarn_original_len, turns, last=pairs - 1)
+    low, high = yarn_ends(pairs, cfg.rope_theta, cfg.yarn_original_len, cfg.yarn_beta_fast, cfg.yarn_beta_slow)
+    slowed_P = yarn_ramp(pairs, low, min(high, pairs - 1))
     power_P = powers(cfg.rope_theta, cfg.head_dim)
-    mixed_P = one / (np.float32(factor) * power_P) * slowed_P + one / power_P * (one - slowed_P)
+    kept_P = one - slowed_P
+    mixed_P = one / (np.float32(factor) * power_P) * (one - kept_P) + one / power_P * kept_P
     return Frequencies(tuple(mixed_P.tolist()), yarn_length(factor))
 
 
-def yarn_ramp(pairs: int, theta: float, original_len: int, turns: tuple[float, float], *, last: int) -> np.ndarray:
-    """How far each pair is slowed by the factor, from 0 to 1.
+def yarn_ends(pairs: int, theta: float, original_len: int, fast: float, slow: float) -> tuple[int, int]:
+    """The last pair that keeps its frequency and the first that has it divided by the factor, which need not exist.
 
-    Pairs that turn more than `turns[0]` times over `original_len` positions keep their frequency, those that turn less
-    than `turns[1]` times have it divided by the factor, and in between it is mixed linearly; the ramp ends at pair
-    `last` at the latest.
+    They turn `fast` times over `original_len` positions, or more often, and `slow` times or less often.
     """
 
     def pair_that_turns(times: float) -> float:
         return pairs * math.log(original_len / (2 * math.pi * times)) / math.log(theta)
 
-    low = max(math.floor(pair_that_turns(turns[0])), 0)
-    high = min(math.ceil(pair_that_turns(turns[1])), last)
+    return max(math.floor(pair_that_turns(fast)), 0), math.ceil(pair_that_turns(slow))
+
+
+def yarn_ramp(pairs: int, low: int, high: int) -> np.ndarray:
+    """How far each pair is slowed: 0 up to pair `low`, 1 from pair `high` on, and a straight line in between."""
     return np.clip((np.arange(pairs, dtype=np.float32) - low) / np.float32(max(high - low, 1e-3)), 0, 1)
 
 
