@@ -22,7 +22,7 @@ from olmo_hydra.eval.in_loop import InLoop
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import batch_sharding, make_mesh
 from olmo_hydra.interop.initial import Initial
-from olmo_hydra.interop.run_weights import whole_steps
+from olmo_hydra.interop.places import whole_steps
 from olmo_hydra.optim import schedules
 from olmo_hydra.report.build import write_report
 from olmo_hydra.tracking import provenance
@@ -74,16 +74,18 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             progress.note(f"data: {batches.share()}")
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)
-        begins = config.init.source is not None and not whole_steps(run_dir)
-        initial = Initial(config.init, program, Path(config.run.root)) if begins else None
+        initial = _initial(config, program, run_dir, progress)
         stack.enter_context(_held(run_dir))
         checkpoints = stack.enter_context(closing(Checkpoints(run_dir.checkpoints, config.checkpoint)))
         meta = {"run": run_name(config), "data": corpus.fingerprint}
         done = checkpoints.latest() or 0
         if done:
             state = checkpoints.restore(done, program.abstract, program.shardings, meta)
+        elif config.init.source is None:
+            state = program.init()
         else:
-            state = initial.state() if initial else program.init()
+            assert initial is not None, "a run without a checkpoint begins"
+            state = initial.state()
 
         changed = _freeze(config, overrides, run_dir)
         if done:
@@ -119,6 +121,17 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
                 ended("interrupted", done, signal=stop.signal)
     if stop.signal is not None:  # also where the run has just finished: a sweep must not start its next cell
         raise Interrupted(stop.signal, done)
+
+
+def _initial(config: Config, program: Program, run_dir: RunDir, progress: Progress) -> Initial | None:
+    """Where the run's first parameters come from, if from elsewhere and it has no checkpoint yet."""
+    if config.init.source is None or any(whole_steps(run_dir)):
+        return None
+    initial = Initial(config.init, program, Path(config.run.root))
+    progress.note(f"init: {config.init.load.value} of {initial.description['from']}")
+    for difference in initial.description["differs"]:
+        progress.note(f"init: there and here, {difference}")
+    return initial
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from olmo_hydra.config.arguments import refuse_silent_mistakes
 from olmo_hydra.config.compose import compose, resolve
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.identity import run_name
+from olmo_hydra.interop.places import refuse_another_origin
 from olmo_hydra.tracking.files import make_folder
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -43,6 +44,8 @@ def run(cfg: DictConfig) -> None:
     """Trains the run that `cfg` describes, continues it, or says that it is finished."""
     config = resolve(cfg)
     run_dir = RunDir(Path(config.run.root) / run_name(config))
+    if config.init.source is not None:
+        refuse_another_origin(config.init.source, Path(config.run.root), run_dir)
     if run_dir.finished():
         print(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
     else:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import MISSING
 
@@ -22,17 +22,24 @@ class Load(Enum):
 class InitConfig:
     """`from` is `run:RUN[@STEP]`, `hf:FOLDER`, or null to draw parameters at random.
 
-    Python reserves the word that people type, so the field is made by its annotation, and nothing that would spell it
-    out is generated. Code reads `source`.
+    Python reserves the word that people type, so the fields are made by their annotations, and nothing that would spell
+    it out is generated. Code reads `source`.
     """
 
-    __annotations__ = {"from": str | None}
-    vars()["from"] = None
-    load: Load = MISSING
+    if TYPE_CHECKING:
+        load: Load
+    else:
+        __annotations__ = {"from": str | None, "load": Load}
+        vars().update({"from": None, "load": MISSING})
 
     def __init__(self, **values: Any):
-        self.load = Load.weights
-        self.__dict__.update({"from": None, **values})
+        self.__dict__.update({"from": None, "load": Load.weights, **values})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InitConfig) and self.__dict__ == other.__dict__
+
+    def __repr__(self) -> str:
+        return f"InitConfig({self.__dict__})"
 
     @property
     def source(self) -> str | None:

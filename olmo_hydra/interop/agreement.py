@@ -16,12 +16,12 @@ YARN = ("yarn_original_len", "yarn_beta_fast", "yarn_beta_slow")
 
 def differing_shapes(a: ModelConfig, b: ModelConfig) -> list[str]:
     """A sentence for every field by which the tensors of the two have different shapes."""
-    return _differences(a, b, SHAPE)
+    return differences(a, b, SHAPE)
 
 
 def differing_meaning(a: ModelConfig, b: ModelConfig) -> list[str]:
     """A sentence for every field by which equal tensors give different logits."""
-    found = _differences(a, b, MEANING + (YARN if a.yarn_factor and b.yarn_factor else ()))
+    found = differences(a, b, MEANING + (YARN if a.yarn_factor and b.yarn_factor else ()))
     kinds_a, kinds_b = layer_kinds(a), layer_kinds(b)
     found += [
         f"layer {layer} is {show(kind_a)} and {show(kind_b)}"
@@ -29,7 +29,7 @@ def differing_meaning(a: ModelConfig, b: ModelConfig) -> list[str]:
         if kind_a is not kind_b
     ]
     if Attention.sliding in kinds_a and Attention.sliding in kinds_b:
-        found += _differences(a, b, ("window",))
+        found += differences(a, b, ("window",))
     return found
 
 
@@ -59,7 +59,8 @@ def _without_padding(name: str, tensor: np.ndarray, weights: Weights) -> np.ndar
     return {"embedding.weight": tensor[:size], "head.weight": tensor[..., :size]}.get(name, tensor)
 
 
-def _differences(a: ModelConfig, b: ModelConfig, fields: tuple[str, ...]) -> list[str]:
+def differences(a: ModelConfig, b: ModelConfig, fields: tuple[str, ...]) -> list[str]:
+    """A sentence for every one of the fields in which the two differ."""
     return [
         f"{field} is {show(getattr(a, field))} and {show(getattr(b, field))}"
         for field in fields

@@ -1,6 +1,6 @@
 """The first state of a run whose parameters come from another run, or from published weights."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,23 +10,23 @@ import numpy as np
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.init import InitConfig, Load
-from olmo_hydra.interop.agreement import differing_meaning, differing_shapes
+from olmo_hydra.interop.agreement import differences, differing_meaning, differing_shapes
 from olmo_hydra.interop.names import TABLES, in_layout
+from olmo_hydra.interop.places import find_run, fingerprint
 from olmo_hydra.interop.run_weights import RunWeights, path_of
 from olmo_hydra.interop.weights import Weights, open_weights
 from olmo_hydra.model.params import named
 from olmo_hydra.train.state import Program, State, by_path
 
-Read = Callable[[str], np.ndarray]
-GROWING = ("Running", "Paused", "Interrupted", "Failed", "Killed")  # states of a run that may still save checkpoints
+KEPT = ("block_norm", "norm_eps")  # fields that no training changes on its way
 
 
 class Initial:
     """Where a run starts that does not start from random parameters. Nothing is read before `state`.
 
     Attributes:
-      description: What is taken from where, for the record; `model_differs` says in which fields the two models differ
-        although their parameters fit (YaRN, say), there and here.
+      description: What is taken from where, for the record; `differs` says, there and here, in which fields the two
+        models differ although their parameters fit (YaRN, say), and which arrays change their dtype.
 
     Raises:
       RequestError: There are no such weights, they do not fit the run's model, or they lack the moments that
@@ -37,21 +37,23 @@ class Initial:
         assert cfg.source is not None
         self._program, self._model = program, program.config.model
         self._weights = opened(cfg.source, run_root)
-        if differences := differing_shapes(self._weights.model, self._model):
+        theirs = self._weights.model
+        if unfit := differing_shapes(theirs, self._model) + differences(theirs, self._model, KEPT):
             raise RequestError(
-                "its model is another one: " + "; ".join(differences),
+                "its model is another one: " + "; ".join(unfit),
                 key="init.from",
                 value=cfg.source,
                 instead="the model that it has, as model=... and model.KEY=... say",
             )
-        self._roots: dict[str, Read] = {"params": self._weights.read}
-        self._single: dict[str, str] = {}
+        self._roots = {"params": "params"}  # of trees in the structure of the parameters: here, and there
+        self._single: dict[str, str] = {}  # paths of single arrays: here, and there
         if cfg.load is Load.weights_and_moments:
             self._plan_moments(cfg.source)
         self.description: dict[str, Any] = {
             "from": self._weights.place,
+            "fingerprint": fingerprint(cfg.source, run_root),
             "load": cfg.load.value,
-            "model_differs": differing_meaning(self._weights.model, self._model),
+            "differs": differing_meaning(theirs, self._model) + self._rounded(),
         }
 
     def state(self) -> State:
@@ -66,7 +68,7 @@ class Initial:
         def fill(root: str) -> None:
             for name in named(program.abstract.params):
                 path = f"{root}/{below(name)}"
-                place(path, self._fitted(self._roots[root], name, structs[path].shape))
+                place(path, self._fitted(partial(self._read, self._roots[root]), name, structs[path].shape))
 
         fill("params")
         params = jax.tree.unflatten(jax.tree.structure(program.abstract.params), leaves.values())
@@ -90,24 +92,40 @@ class Initial:
         assert isinstance(run, RunWeights)
         ours, theirs = by_path(self._program.abstract), run.arrays
         our_roots, their_roots = moment_roots(ours), moment_roots(theirs)
-        lacking = sorted(our_roots.keys() - their_roots.keys())
-        if lacking:
-            raise RequestError(
-                f"its checkpoint has no moments {', '.join(lacking)} of this optimizer",
-                key="init.from",
-                value=source,
-                instead="init.load=weights",
-            )
+        if lacking := sorted(our_roots.keys() - their_roots.keys()):
+            raise _without(source, lacking)
         for moment, root in our_roots.items():
-            their_root = their_roots[moment]
-            self._roots[root] = partial(_read_below, run, their_root)
-            beside, their_beside = root.rpartition("/")[0], their_root.rpartition("/")[0]
+            self._roots[root] = their_roots[moment]
+            beside, their_beside = (path.rpartition("/")[0] for path in (root, their_roots[moment]))
             for path in ours:
                 folder, _, leaf = path.rpartition("/")
                 if folder == beside:
                     self._single[path] = f"{their_beside}/{leaf}"
+        if lacking := sorted(set(self._single.values()) - theirs.keys()):
+            raise _without(source, lacking)
 
-    def _fitted(self, read: Read, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    def _rounded(self) -> list[str]:
+        """A sentence for each change of dtype between what is read and what the run has."""
+        tail = below("embedding.weight")  # one tree has one dtype
+        there, here = self._described(), by_path(self._program.abstract)
+        return [
+            f"{PurePosixPath(root).name} are {there[f'{theirs}/{tail}'].dtype} and {here[f'{root}/{tail}'].dtype}"
+            for root, theirs in self._roots.items()
+            if there[f"{theirs}/{tail}"].dtype != here[f"{root}/{tail}"].dtype
+        ]
+
+    def _described(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        if isinstance(self._weights, RunWeights):
+            return self._weights.arrays
+        return {path_of(name): struct for name, struct in self._weights.shapes.items()}
+
+    def _read(self, root: str, name: str) -> np.ndarray:
+        if root == "params":
+            return self._weights.read(name)
+        assert isinstance(self._weights, RunWeights)
+        return self._weights.read_array(f"{root}/{below(name)}")
+
+    def _fitted(self, read: Callable[[str], np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
         """A parameter, or a moment of it, stacked by our window pattern and with our padding of the vocabulary."""
         array = in_layout(read, name, self._weights.model, self._model)
         if name not in TABLES or array.shape == shape:
@@ -119,8 +137,13 @@ class Initial:
         return fitted
 
 
-def _read_below(run: RunWeights, root: str, name: str) -> np.ndarray:
-    return run.read_array(f"{root}/{below(name)}")
+def _without(source: str, lacking: list[str]) -> RequestError:
+    return RequestError(
+        f"its checkpoint has no moments of this optimizer: {', '.join(lacking)}",
+        key="init.from",
+        value=source,
+        instead="init.load=weights",
+    )
 
 
 def opened(source: str, run_root: Path) -> Weights:
@@ -138,7 +161,7 @@ def opened(source: str, run_root: Path) -> Weights:
         raise RequestError(
             "holds weights of the other kind", key="init.from", value=source, instead=f"init.from={other}:{place}"
         )
-    if isinstance(weights, RunWeights) and weights.run_dir.state()[0] in GROWING and "@" not in place:
+    if isinstance(weights, RunWeights) and find_run(place, run_root)[1] is None and _grows(weights):
         raise RequestError(
             f"the run is not finished, so that its newest checkpoint ({weights.step}) may be another one tomorrow",
             key="init.from",
@@ -146,6 +169,10 @@ def opened(source: str, run_root: Path) -> Weights:
             instead=f"init.from={source}@{weights.step}",
         )
     return weights
+
+
+def _grows(weights: RunWeights) -> bool:
+    return weights.run_dir.state()[0] in ("Running", "Paused", "Interrupted", "Failed", "Killed")
 
 
 def moment_roots(paths: Iterable[str]) -> dict[str, str]:

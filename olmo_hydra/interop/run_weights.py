@@ -1,21 +1,16 @@
 """The checkpoints of a run directory, read array by array."""
 
-import re
-from pathlib import Path
-from typing import Any
-
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-import yaml
 from etils import epath
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.interop.model_node import model_config
+from olmo_hydra.interop.places import frozen, whole_steps
 from olmo_hydra.interop.shapes import param_shapes
 from olmo_hydra.tracking.run_dir import RunDir
 
-IDENTITY = re.compile(r"-[0-9a-f]{8}$")  # at the end of a run directory's name
 PREFIX, SUFFIX = "params/", "/value"  # around a parameter's name, with slashes for its dots, in a checkpoint
 
 
@@ -92,60 +87,6 @@ class RunWeights:
         return RequestError(problem, where=str(self.run_dir.checkpoints / str(self.step)), instead="a copy of it")
 
 
-def whole_steps(run_dir: RunDir) -> list[int]:
-    """The steps of a run's checkpoints, in order. One that is being written has another name."""
-    if not run_dir.checkpoints.is_dir():
-        return []
-    return sorted(int(folder.name) for folder in run_dir.checkpoints.iterdir() if folder.name.isdecimal())
-
-
 def path_of(name: str) -> str:
     """Where a checkpoint keeps a parameter."""
     return PREFIX + name.replace(".", "/") + SUFFIX
-
-
-def frozen(run_dir: RunDir) -> dict[str, Any]:
-    """The content of a run's config.yaml. Raises RequestError where it is none."""
-    with run_dir.config.open() as file:  # an open file, so that an error names it
-        content = yaml.safe_load(file)
-    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        raise RequestError("has no node `model`", where=str(run_dir.config))
-    return content
-
-
-def find_run(place: str, run_root: Path | None) -> tuple[RunDir, int | None]:
-    """The run, and the step if one is named: `RUN`, `RUN@STEP`, or `RUN/checkpoints/STEP`.
-
-    Args:
-      place: RUN is a run directory, or with `run_root` the name of one in it, with or without the 8 digits at its end.
-      run_root: Where runs lie that are given by name.
-
-    Raises:
-      RequestError: There is no such run, there are several, or the step is no number.
-    """
-    folder = Path(place)
-    if folder.name.isdecimal() and folder.parent.name == "checkpoints":
-        return _run(folder.parent.parent, place, run_root), int(folder.name)
-    run, at, step = place.rpartition("@")
-    if not at or (folder / "config.yaml").is_file():
-        return _run(folder, place, run_root), None
-    if not step.isdecimal():
-        raise RequestError("the step after @ is no whole number", key=place, instead=f"{run}@1000, or {run}")
-    return _run(Path(run), place, run_root), int(step)
-
-
-def _run(folder: Path, place: str, run_root: Path | None) -> RunDir:
-    if (folder / "config.yaml").is_file():
-        return RunDir(folder)
-    looked_for = ["a folder with config.json (Hugging Face)", "a run directory (config.yaml)"]
-    if run_root is not None and len(folder.parts) == 1:
-        named = sorted(path.parent for path in run_root.glob("*/config.yaml"))
-        found = [path for path in named if path.name == folder.name]
-        found = found or [path for path in named if IDENTITY.sub("", path.name) == folder.name]
-        if len(found) == 1:
-            return RunDir(found[0])
-        if found:
-            names = ", ".join(path.name for path in found)
-            raise RequestError(f"several runs of {run_root} have this name: {names}", key=place, instead="one of them")
-        looked_for.append(f"a run of that name in {run_root}")
-    raise RequestError(f"holds no weights: looked for {', '.join(looked_for)}", key=place)

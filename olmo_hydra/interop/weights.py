@@ -9,7 +9,8 @@ import numpy as np
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.model import ModelConfig
 from olmo_hydra.interop.hf_weights import HFWeights
-from olmo_hydra.interop.run_weights import RunWeights, find_run
+from olmo_hydra.interop.places import find_run
+from olmo_hydra.interop.run_weights import RunWeights
 
 
 class Weights(Protocol):

@@ -40,7 +40,7 @@ def provenance(run: Evidence, config: Code) -> Section:
     """First parameters; code, packages, machine and data of the last start; what changed; the whole config."""
     blocks: list[Block] = []
     if (init := next((row["init"] for row in run.events if "init" in row), None)) is not None:
-        differs = [("there and here", sentence) for sentence in init["model_differs"]]
+        differs = [("there and here", sentence) for sentence in init["differs"]]
         blocks.append(Facts("First parameters", [("from", init["from"]), ("taken over", init["load"]), *differs]))
     if run.starts:
         start = run.starts[-1]

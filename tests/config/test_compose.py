@@ -1,5 +1,6 @@
 """Every config composes, derives the right values and has a stable identity."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from hydra import initialize_config_dir
 
 from olmo_hydra.config.compose import compose, resolve
 from olmo_hydra.config.identity import identity, plain, run_name
+from olmo_hydra.config.init import InitConfig
 from olmo_hydra.config.paths import CONF
 from olmo_hydra.config.root import OPERATIONS, SCIENCE
 from olmo_hydra.config.schedule import DoubleCosineConfig
@@ -85,6 +87,13 @@ def test_identity_is_science_only() -> None:
     assert len({identity(compose([override])) for override in other} | {identity(base)}) == len(other) + 1
     assert identity(compose(["model.n_heads=2", "train.tokens=1474560"])) == identity(base)  # what was derived anyway
     assert {*SCIENCE, *OPERATIONS} == set(plain(base))
+
+
+def test_equal_requests_are_equal_configs() -> None:
+    typed = ["init.from=run:before@3", "init.load=weights_and_moments"]
+    assert compose(typed) == compose(typed) != compose([])
+    assert [field.name for field in dataclasses.fields(InitConfig)] == ["from", "load"]
+    assert "run:before@3" in repr(compose(typed))
 
 
 def test_identity_does_not_move() -> None:

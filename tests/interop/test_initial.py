@@ -1,5 +1,6 @@
 """Runs that start from other weights: every array is where it belongs, or the request is refused."""
 
+import shutil
 from pathlib import Path
 
 import jax
@@ -13,7 +14,9 @@ from olmo_hydra.config.identity import plain
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import make_mesh
 from olmo_hydra.interop.initial import Initial
+from olmo_hydra.interop.places import fingerprint, refuse_another_origin
 from olmo_hydra.model.params import named
+from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.state import Program, State, by_path, make_program
@@ -85,7 +88,7 @@ def test_weights_and_moments_are_taken_over_bit_by_bit(source, hardware) -> None
     around = {path: leaf for path, leaf in by_path(state).items() if path.count("/") < 3 and "opt_state" in path}
     assert around and not any(np.asarray(leaf).any() for leaf in around.values()), "the window is the run's own"
     assert jax.tree.map(lambda leaf: leaf.sharding, state) == made.shardings
-    assert start.description["from"].endswith("first-01234567@7") and start.description["model_differs"] == []
+    assert start.description["from"].endswith("first-01234567@7") and start.description["differs"] == []
 
 
 def test_weights_alone_leave_the_optimizer_new(source) -> None:
@@ -111,6 +114,7 @@ def test_moments_keep_the_dtype_that_the_new_run_asks_for(source) -> None:
     assert found.dtype == jax.numpy.bfloat16
     expected = by_path(saved)["opt_state/1/mu/head/weight/value"].astype(jax.numpy.bfloat16)
     np.testing.assert_array_equal(np.asarray(found, np.float32), expected.astype(np.float32))
+    assert start.description["differs"] == ["mu are float32 and bfloat16"], "no dtype changes silently"
 
 
 @pytest.mark.parametrize("pattern", ["[full]", "[sliding,full]"])
@@ -125,7 +129,7 @@ def test_layers_are_dealt_out_again_under_another_window_pattern(source, pattern
         ):
             ours = found[f"blocks.{layer % period}.mlp.up.weight"][layer // period]
             np.testing.assert_array_equal(ours, expected[f"blocks.{layer}.mlp.up.weight"][0])
-    assert start.description["model_differs"][0] == (
+    assert start.description["differs"][0] == (
         "layer 0 is sliding and full" if pattern == "[full]" else "layer 1 is sliding and full"
     )
 
@@ -149,7 +153,7 @@ def test_tables_with_another_padding_keep_the_rows_of_every_id(source) -> None:
 def test_what_differs_without_a_change_of_shape_is_recorded(source) -> None:
     root, _ = source
     _, start = initial(root, FROM, "model.yarn_factor=8", "model.max_seq_len=2048", "model.window=16")
-    assert start.description["model_differs"] == ["yarn_factor is null and 8.0", "window is 8 and 16"]
+    assert start.description["differs"] == ["yarn_factor is null and 8.0", "window is 8 and 16"]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +162,8 @@ def test_what_differs_without_a_change_of_shape_is_recorded(source) -> None:
         (["model.d_ff=64"], ["d_ff is 48 and 64"]),
         (["model.n_layers=8"], ["n_layers is 4 and 8"]),
         (["model.vocab_size=300"], ["vocab_size is 257 and 300"]),
+        (["model.block_norm=pre"], ["block_norm is reordered and pre"]),
+        (["model.norm_eps=1e-5"], ["norm_eps is 1e-06 and 1e-05"]),
         (["model.qk_norm=none"], ["qk_norm is projection and none"]),
         (["model.head_dim=16", "model.n_kv_heads=1"], ["head_dim is 8 and 16; n_heads is 4 and 2"]),
         (["init.from=run:second"], ["init.from=run:second", "holds no weights"]),
@@ -183,7 +189,7 @@ def test_moments_of_a_checkpoint_that_has_none(source, tmp_path) -> None:
     checkpoints = Checkpoints(run_dir.checkpoints, made.config.checkpoint)
     checkpoints.save(0, State(saved.params, ()), {})
     checkpoints.close()
-    with pytest.raises(RequestError, match="no moments mu, nu") as refusal:
+    with pytest.raises(RequestError, match="no moments of this optimizer: mu, nu") as refusal:
         initial(tmp_path, "init.from=run:bare", MOMENTS)
     assert refusal.value.instead == "init.load=weights"
     initial(tmp_path, "init.from=run:bare")
@@ -191,7 +197,6 @@ def test_moments_of_a_checkpoint_that_has_none(source, tmp_path) -> None:
 
 def test_a_run_that_goes_on_has_to_be_named_with_its_step(source, tmp_path) -> None:
     root, _ = source
-    (tmp_path / "first-01234567").symlink_to(root / "first-01234567")
     events = root / "first-01234567/events.jsonl"
     before = events.read_text()
     try:
@@ -199,6 +204,51 @@ def test_a_run_that_goes_on_has_to_be_named_with_its_step(source, tmp_path) -> N
         with pytest.raises(RequestError, match="not finished") as refusal:
             initial(root, FROM)
         assert refusal.value.instead == "init.from=run:first@7"
-        initial(root, f"{FROM}@7")
+        for settled in ("first@7", f"{root}/first-01234567@7", f"{root}/first-01234567/checkpoints/7"):
+            initial(root, f"init.from=run:{settled}")
+        (tmp_path / "me@host").symlink_to(root)
+        with pytest.raises(RequestError, match="not finished"):
+            initial(root, f"init.from=run:{tmp_path}/me@host/first-01234567")
     finally:
         events.write_text(before)
+
+
+def begun(root: Path, folder: Path) -> RunDir:
+    """A run that began from the run `first` of a root."""
+    run_dir = RunDir(folder / "second-76543210")
+    run_dir.path.mkdir()
+    _, start = initial(root, FROM)
+    Record(run_dir).event("started", step=0, init=start.description)
+    return run_dir
+
+
+def test_a_run_goes_on_only_from_what_it_began_from(source, tmp_path, monkeypatch) -> None:
+    root, _ = source
+    run_dir = begun(root, tmp_path)
+    refuse_another_origin("run:first", root, run_dir)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    (moved / "first-01234567").symlink_to(root / "first-01234567")
+    refuse_another_origin(f"run:{moved}/first-01234567@7", root, run_dir)  # the same, elsewhere
+    refuse_another_origin("run:first", tmp_path / "gone", run_dir)  # the run has what it took
+    other = tmp_path / "other"
+    shutil.copytree(root / "first-01234567", other / "first-89abcdef")
+    for name, where in (("first", other), ("first@3", root)):
+        with pytest.raises(RequestError, match="this run began from first-01234567@7"):
+            refuse_another_origin(f"run:{name}", where, run_dir)
+    # A folder of that name beside the user is not the run of that name.
+    shutil.copytree(root / "first-01234567", tmp_path / "first")
+    monkeypatch.chdir(tmp_path)
+    refuse_another_origin("run:first", root, run_dir)
+
+
+def test_the_fingerprint_of_a_folder_is_its_content(tmp_path) -> None:
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    weights = np.random.default_rng().normal(size=10**5)
+    weights.tofile(folder / "model.safetensors")
+    first = fingerprint(f"hf:{folder}", tmp_path)
+    assert fingerprint(f"hf:{folder}/../hf", tmp_path) == first
+    (weights * 1.5).tofile(folder / "model.safetensors")
+    assert fingerprint(f"hf:{folder}", tmp_path) != first

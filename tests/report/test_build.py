@@ -59,7 +59,7 @@ def test_the_final_table_has_every_domain_and_the_mean(whole):
 
 def test_where_the_first_parameters_come_from(bare):
     differs = "yarn_factor is null and 8.0"
-    init = {"from": "runs/before-01234567@40", "load": "weights_and_moments", "model_differs": [differs]}
+    init = {"from": "runs/before-01234567@40", "load": "weights_and_moments", "differs": [differs]}
     Record(bare).event("started", step=0, init=init)
     (facts,) = blocks(bare, "provenance", Facts)
     assert facts.items == [
