@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from olmo_hydra.cli import convert
+from olmo_hydra.cli.commands import Commands
 from olmo_hydra.cli.guard import guarded
 from olmo_hydra.config.errors import RequestError
 
@@ -20,32 +21,26 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "olmo-hydra", description="Commands around training runs. To train: python train.py"
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = Commands(parser)
 
-    def command(name: str, run, what: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=what, description=what)
-        sub.set_defaults(run=run)
-        return sub
-
-    sub = command("preflight", _preflight, "what a run will take, computed without its hardware")
+    sub = commands.add("preflight", "what a run will take, computed without its hardware", _preflight)
     sub.add_argument("overrides", nargs="*", help="as for train.py: model=olmo3_7b hardware=ironwood")
     sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
-    sub = command("data", _data, "prepare the text of a config, or look at it")
+    sub = commands.add("data", "prepare the text of a config, or look at it", _data)
     sub.add_argument("action", choices=("prepare", "inspect"))
     sub.add_argument("overrides", nargs="*", help="as for train.py: data=python_text")
     sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
-    sub = command("convert", lambda parsed: parsed.convert(parsed), "weights from and to Hugging Face's format")
-    convert.add_commands(sub)
+    convert.add_commands(commands.add("convert", "weights from and to Hugging Face's format"))
 
-    sub = command("report", _report, "write report.html of a run from its directory")
+    sub = commands.add("report", "write report.html of a run from its directory", _report)
     sub.add_argument("run_directories", type=Path, nargs="+", metavar="RUN")
 
-    sub = command("models", _models, "a table of the models and their parameters")
+    sub = commands.add("models", "a table of the models and their parameters", _models)
     sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
 
-    sub = command("runs", _runs, "a table of runs and their states")
+    sub = commands.add("runs", "a table of runs and their states", _runs)
     sub.add_argument("root", type=lambda text: Path(text.removeprefix("run.root=")), nargs="?", default=Path("runs"))
     sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
     return parser

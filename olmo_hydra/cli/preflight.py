@@ -60,7 +60,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"FLOPs a token   {found['train_flops_per_token']:.4g} "
         f"(every layer counted as fully causal: {found['train_flops_per_token_full_causal']:.4g})",
         f"FLOPs in all    {found['train_flops']:.4g}",
-        f"state           {found['state_bytes_per_device'] / 2**30:.3g} GiB a device, {room}",
+        f"state           {found['state_bytes_per_device'] / 2**30:.3g} GiB a device, {room} "
+        "(activations and logits not counted)",
         "time            peak of the device unknown"
         if days is None
         else f"time            {days:.3g} days at 40 % MFU",

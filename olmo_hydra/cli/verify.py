@@ -1,41 +1,29 @@
 """`olmo-hydra convert verify`: what a comparison found, for people and as JSON."""
 
+import argparse
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.interop.verify import Report, verify
 from olmo_hydra.interop.weights import open_weights
 
 
-def run(
-    a: str,
-    b: str,
-    *,
-    prompts: int,
-    length: int,
-    kl: float | None,
-    logits: float | None,
-    tensor: float | None,
-    top_k: Sequence[int],
-    as_json: bool,
-    run_root: Path,
-) -> None:
+def run(parsed: argparse.Namespace) -> None:
     """Compares the weights at two places and prints what was found. Raises RunFailed where it does not pass."""
     found = verify(
-        open_weights(a, run_root),
-        open_weights(b, run_root),
-        prompts=prompts,
-        length=length,
-        kl=kl,
-        logits=logits,
-        tensor=tensor,
-        top_k=top_k,
+        open_weights(parsed.a, parsed.root),
+        open_weights(parsed.b, parsed.root),
+        prompts=parsed.prompts,
+        length=parsed.length,
+        kl=parsed.kl,
+        logits=parsed.logits,
+        tensor=parsed.tensor,
+        top_k=parsed.top_k,
     )
-    print(json.dumps(found.as_json(), allow_nan=False) if as_json else "\n".join(_lines(found)))
+    print(json.dumps(found.as_json(), allow_nan=False) if parsed.json else "\n".join(_lines(found)))
     if not found.passed:
-        raise RunFailed(f"{b} is not {a}: {'; '.join(found.failures)}")
+        verdict = "differs by no more than rounding from" if found.rounding_only else "is not"
+        raise RunFailed(f"{parsed.b} {verdict} {parsed.a}: {'; '.join(found.failures)}")
 
 
 def _lines(found: Report) -> list[str]:
@@ -54,7 +42,8 @@ def _lines(found: Report) -> list[str]:
         f"prompts      {found.prompts} of {found.length} random tokens (seed {found.seed})",
         f"KL           mean {logits['kl_mean']:.3g}{_limit(limits, 'kl_mean')}, "
         f"max {logits['kl_max']:.3g}{_limit(limits, 'kl_max')}",
-        f"logits       largest difference {logits['max_abs']:.3g}{_limit(limits, 'logits')}",
+        f"logits       largest difference {logits['max_abs']:.3g}{_limit(limits, 'logits')}, "
+        f"spread of A's {logits['spread']:.3g}",
         *(
             f"top {k:<8} {shared:.3f} shared{_limit(limits, 'overlap') if k == '10' else ''}"
             for k, shared in logits["overlap"].items()

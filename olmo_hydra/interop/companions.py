@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from olmo_hydra.config.data import Tokenizer
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.interop.hf_config import SPECIAL
 from olmo_hydra.interop.hf_weights import HFWeights, read_json
-from olmo_hydra.interop.run_weights import RunWeights, find_run, frozen
+from olmo_hydra.interop.places import find_run, frozen
+from olmo_hydra.interop.run_weights import RunWeights
 from olmo_hydra.interop.weights import Weights
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -20,9 +21,10 @@ FILES = (
 )
 # dolma2's as in allenai/Olmo-3-1025-7B; byte tokens end a document with 256.
 IDS = {
-    Tokenizer.bytes: {"eos_token_id": 256},
-    Tokenizer.dolma2: {"eos_token_id": 100_257, "pad_token_id": 100_277},
+    Tokenizer.bytes.value: {"eos_token_id": 256},
+    Tokenizer.dolma2.value: {"eos_token_id": 100_257, "pad_token_id": 100_277},
 }
+VOCABULARY = {"tokenizer.json", "vocab.json"}  # no tokenizer is without one of them
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Companions:
 
     special: dict[str, Any]
     files: tuple[Path, ...] = ()
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return any(file.name in VOCABULARY for file in self.files)
 
     def copy(self, folder: Path) -> None:
         """Copies the files; the folder is made if there are any."""
@@ -47,6 +53,25 @@ def companions(weights: Weights) -> Companions:
     return companions_of_run(weights.run_dir)
 
 
+def with_tokenizer(beside: Companions, folder: Path, vocab_size: int) -> Companions:
+    """The files of another folder's tokenizer, with the ids of its config.json if it has one and else those of before.
+
+    Raises:
+      RequestError: The folder has no tokenizer, or one of another vocabulary.
+    """
+    files = _files(folder)
+    special = _of_folder(folder).special if (folder / "config.json").is_file() else beside.special
+    found = Companions(special, files)
+    if not found.has_tokenizer:
+        wanted = f"a folder with {' or '.join(sorted(VOCABULARY))}"
+        raise RequestError("has no tokenizer", key="--tokenizer", value=folder, instead=wanted)
+    for name, value in special.items():
+        if max(value if isinstance(value, list) else [value or 0]) >= vocab_size:
+            problem = f"its {name} is {show(value)}, and the model has {vocab_size} ids"
+            raise RequestError(problem, key="--tokenizer", value=folder)
+    return found
+
+
 def _of_folder(folder: Path) -> Companions:
     content = read_json(folder / "config.json")
     return Companions({key: content.get(key) for key in SPECIAL}, _files(folder))
@@ -55,14 +80,15 @@ def _of_folder(folder: Path) -> Companions:
 def companions_of_run(run_dir: RunDir) -> Companions:
     """What goes with the weights of a run.
 
-    A directory of weights keeps them. A run that trained has those of what it started from, unless it read bytes.
+    A directory of weights keeps them. A run that trained has those of what it started from, unless it read bytes. A
+    config that names no tokenizer has none.
     """
     content = frozen(run_dir)
     if "weights" in content:
         return Companions(content["weights"]["special"], _files(run_dir.path / FOLDER))
-    tokenizer = Tokenizer(content["data"]["tokenizer"])
+    tokenizer = (content.get("data") or {}).get("tokenizer")
     source = (content.get("init") or {}).get("from")
-    if tokenizer is not Tokenizer.bytes and source is not None:
+    if tokenizer != Tokenizer.bytes.value and source is not None:
         kind, _, place = source.partition(":")
         try:
             if kind == "hf":
@@ -70,7 +96,7 @@ def companions_of_run(run_dir: RunDir) -> Companions:
             return companions_of_run(find_run(place, run_dir.path.parent)[0])
         except RequestError:  # it is not there any more
             pass
-    return Companions(IDS[tokenizer])
+    return Companions(IDS.get(tokenizer, {}))
 
 
 def _files(folder: Path) -> tuple[Path, ...]:

@@ -60,12 +60,13 @@ class LogitDifference:
       kl_mean: Divergence of the second's next-token distribution from the first's, in nats, over all positions.
       kl_max: Its largest value.
       max_abs: Largest difference of two logits.
+      spread: Standard deviation of the first's logits over the vocabulary, on average over positions.
       worst_prompt: Number of the prompt that `kl_max` is in.
     """
 
     def __init__(self, ks: tuple[int, ...]):
         self.kl_max, self.max_abs, self.worst_prompt = -np.inf, 0.0, 0
-        self._kl_sum, self._positions, self._prompts = 0.0, 0, 0
+        self._kl_sum, self._std_sum, self._positions, self._prompts = 0.0, 0.0, 0, 0
         self._shared = dict.fromkeys(ks, 0)
 
     def add(self, a_TV: np.ndarray, b_TV: np.ndarray) -> None:
@@ -83,6 +84,7 @@ class LogitDifference:
             self.kl_max, self.worst_prompt = float(kl_T.max()), self._prompts
         self.max_abs = max(self.max_abs, float(difference_TV.max()))
         self._kl_sum += float(kl_T.sum())
+        self._std_sum += float(a_TV.std(-1).sum())
         for k in self._shared:
             self._shared[k] += shared_top(a_TV, b_TV, k)
         self._positions += len(kl_T)
@@ -90,6 +92,10 @@ class LogitDifference:
     @property
     def kl_mean(self) -> float:
         return self._kl_sum / self._positions
+
+    @property
+    def spread(self) -> float:
+        return self._std_sum / self._positions
 
     def overlap(self, k: int) -> float:
         """How many of the k likeliest tokens the two share, on average over positions."""

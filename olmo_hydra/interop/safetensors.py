@@ -112,21 +112,27 @@ def create(file: Path, tensors: dict[str, tuple[np.dtype, tuple[int, ...]]]) -> 
     }
 
 
-def write(entry: Entry, tensor: np.ndarray) -> bool:
+def write(entry: Entry, tensor: np.ndarray) -> int:
     """Writes one tensor, of any strides and dtype, into a file that `create` made.
 
-    Gives False, having written a part, when a finite number is not finite in the dtype of the file.
+    Returns how many numbers are so small that the dtype of the file has not all of their digits, or none.
+
+    Raises:
+      OverflowError: A finite number is not finite in the dtype of the file; a part has been written.
     """
     assert tensor.shape == entry.shape
+    smallest, small = ml_dtypes.finfo(entry.dtype).smallest_normal, 0
     with entry.file.open("r+b") as file:
         file.seek(entry.start)
         for block in blocks(tensor):
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", under="ignore"):
                 written = np.ascontiguousarray(block, entry.dtype)
-            if tensor.dtype != entry.dtype and (np.isfinite(written) != np.isfinite(block)).any():
-                return False
+            if tensor.dtype != entry.dtype:
+                if (np.isfinite(written) != np.isfinite(block)).any():
+                    raise OverflowError
+                small += int(((np.abs(written) < smallest) & (written != block)).sum())
             file.write(_bytes(written))
-    return True
+    return small
 
 
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:

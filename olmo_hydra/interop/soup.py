@@ -64,8 +64,11 @@ def soup(
 ) -> str:
     """Writes a run directory of the average of the weights at several places; returns what was done.
 
-    What goes with weights (a tokenizer's files) is that of the first. Raises RequestError as `Soup` and `write_run` do.
+    What goes with weights (a tokenizer's files) is that of the first. Raises RequestError as `Soup` and `write_run` do,
+    and where there is one place only.
     """
+    if len(places) < 2:
+        raise RequestError("is one place, and an average takes two or more", key="IN", value=" ".join(places))
     ingredients = [open_weights(place, run_root) for place in places]
     made, first = Soup(ingredients, shares, dtype), ingredients[0]
     assert isinstance(first, HFWeights | RunWeights)

@@ -1,5 +1,6 @@
 """Values of a JSON object from outside, with messages that name key, value and file."""
 
+import json
 from typing import Any
 
 from olmo_hydra.config.errors import RequestError
@@ -24,7 +25,8 @@ class Values:
     def only(self, key: str, value: Any) -> None:
         """Raises RequestError unless the value is `value`."""
         if self.get(key) != value or isinstance(self.get(key), bool) is not isinstance(value, bool):
-            raise self.wrong(key, f"is not {json_text(value)}, and our model can be nothing else")
+            written = json.dumps(value).strip('"')
+            raise self.wrong(key, f"is not {written}, and our model can be nothing else")
 
     def whole(self, key: str) -> int:
         """A positive whole number. Raises RequestError where there is none."""
@@ -52,12 +54,3 @@ class Values:
         if key not in self.content:
             return RequestError("is missing", key=self.prefix + key, where=self.where)
         return RequestError(problem, key=self.prefix + key, value=self.get(key), where=self.where)
-
-
-def json_text(value: Any) -> str:
-    """A value as JSON spells it, but for the quotes."""
-    return {None: "null", True: "true", False: "false"}.get(value, str(value)) if _plain(value) else str(value)
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool)

@@ -1,5 +1,6 @@
 """Folders that appear whole or not at all."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -23,7 +24,8 @@ def whole_folder(folder: Path, size: int) -> Iterator[Path]:
       size: Bytes that will be written, about.
 
     Raises:
-      RequestError: `folder` holds something, another process is writing it, or it cannot be written.
+      RequestError: `folder` holds something, another process is writing it, or it cannot be written; or a file that
+        the block wanted to read cannot be read.
     """
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -35,7 +37,8 @@ def whole_folder(folder: Path, size: int) -> Iterator[Path]:
             if (free := shutil.disk_usage(partial).free) < size:
                 raise RequestError(f"{size:,} bytes are needed and {free:,} are free", where=str(folder.parent))
             try:
-                yield partial
+                with _sources_named(partial):
+                    yield partial
                 for path in partial.rglob("*"):
                     _sync(path)
                 (partial / LOCK).unlink()
@@ -46,6 +49,19 @@ def whole_folder(folder: Path, size: int) -> Iterator[Path]:
                 raise
     except OSError as error:
         raise RequestError(f"the folder cannot be written: {error.strerror}", where=str(folder)) from error
+
+
+@contextmanager
+def _sources_named(partial: Path) -> Iterator[None]:
+    """Errors of files outside of `partial`, where nothing is written, become those of reading them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # of a copy, which names what it reads first
+            raise
+        if error.filename is None or Path(os.fsdecode(error.filename)).absolute().is_relative_to(partial):
+            raise
+        raise RequestError(f"cannot be read: {error.strerror}", where=os.fsdecode(error.filename)) from error
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class _Tensor:
 
 def write_hf(
     weights: Weights, folder: Path, beside: Companions, dtype: np.dtype | None = None, shard_bytes: int = SHARD_BYTES
-) -> None:
+) -> int:
     """Writes config.json, the tensors with their index, and what goes with them; whole or not at all.
 
     Rows of the tables that only pad the vocabulary are left out, as in what is published of Olmo 3.
@@ -48,6 +48,9 @@ def write_hf(
       dtype: Of the tensors; None for that of `weights`.
       shard_bytes: A file has no more than this, unless one tensor has.
 
+    Returns:
+      How many numbers are too small for `dtype` to hold them with all of its digits.
+
     Raises:
       RequestError: The format has no word for the model, the folder cannot be written, or a number is too large for
         `dtype`.
@@ -56,14 +59,14 @@ def write_hf(
     dtypes = {tensor.dtype.name for tensor in plan}
     content = to_hf(weights.model, dtypes.pop() if len(dtypes) == 1 else "float32", beside.special)
     with whole_folder(folder, sum(tensor.size for tensor in plan)) as partial:
-        entries = _create(partial, plan, shard_bytes)
+        entries, small = _create(partial, plan, shard_bytes), 0
         for source in weights.shapes:
             array = weights.read(source)
             for tensor in plan:
                 if tensor.source == source:
                     part = array if tensor.layer is None else array[tensor.layer]
                     part = part.T if tensor.transposed else part
-                    _write(entries[tensor.name], part[: tensor.shape[0]], tensor.name)
+                    small += _write(entries[tensor.name], part[: tensor.shape[0]], tensor.name)
             del array, part
         beside.copy(partial)
         if not (partial / "generation_config.json").exists():
@@ -75,6 +78,7 @@ def write_hf(
                      "weight_map": {name: entry.file.name for name, entry in entries.items()}}  # fmt: skip
             _json(partial / INDEX, index)
         _json(partial / "config.json", content)
+    return small
 
 
 def _plan(weights: Weights, dtype: np.dtype | None) -> list[_Tensor]:
@@ -117,9 +121,11 @@ def _create(folder: Path, plan: list[_Tensor], shard_bytes: int) -> dict[str, sa
     return {tensor.name: entries[tensor.name] for tensor in plan}
 
 
-def _write(entry: safetensors.Entry, tensor: np.ndarray, name: str) -> None:
-    if not safetensors.write(entry, tensor):
-        raise RequestError(f"{name} has numbers that are too large for {entry.dtype}", key="--dtype")
+def _write(entry: safetensors.Entry, tensor: np.ndarray, name: str) -> int:
+    try:
+        return safetensors.write(entry, tensor)
+    except OverflowError:
+        raise RequestError(f"{name} has numbers that are too large for {entry.dtype}", key="--dtype") from None
 
 
 def _json(file: Path, content: dict) -> None:
