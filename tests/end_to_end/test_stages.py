@@ -18,11 +18,19 @@ TEXT = (
     *("data=text_files", f"data.domains.text.path={sysconfig.get_path('stdlib')}/email"),
     *("data.domains.text.pattern=*.py", "data.heldout_bytes=4000", "eval.sample_tokens=0", "tracking.wandb=disabled"),
 )
-LENGTHS = {
+SEVEN = {
     "olmo3_7b_stage1_twin": ("train.steps=6", "schedule.first_horizon=5", "schedule.horizon=8"),
     "olmo3_7b_stage2_twin": ("train.steps=4", "schedule.horizon=4", "init.from=run:olmo3_7b_stage1_twin@6"),
     "olmo3_7b_stage3_twin": ("train.steps=3", "schedule.horizon=3", "init.from=run:olmo3_7b_stage2_twin@4"),
 }
+SHORT = ("train.steps=2", "schedule.horizon=2", "train.global_batch=4")
+THIRTY_TWO = {
+    "olmo3_32b_stage1_twin": (*SHORT, "schedule.warmup_steps=1"),
+    "olmo3_32b_stage2_ingredient1_twin": (*SHORT, "init.from=run:olmo3_32b_stage1_twin@2"),
+    "olmo3_32b_stage2_ingredient2_twin": (*SHORT, "init.from=run:olmo3_32b_stage1_twin@2"),
+    "olmo3_32b_stage3_twin": ("train.steps=2", "schedule.horizon=2", "train.global_batch=1"),
+}
+LENGTHS = SEVEN | THIRTY_TWO
 
 
 def train(root: Path, experiment: str, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -39,10 +47,13 @@ def heldout(directory: Path) -> dict[int, float]:
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("runs")
-    for experiment in LENGTHS:
-        done = train(root, experiment)
-        assert done.returncode == 0, done.stderr[-3000:]
-    return [next(root.glob(f"{experiment}-*")) for experiment in LENGTHS]
+    return [trained(root, experiment) for experiment in SEVEN]
+
+
+def trained(root: Path, experiment: str, *overrides: str) -> Path:
+    done = train(root, experiment, *overrides)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Path(done.stdout.split("run directory  ")[1].splitlines()[0])
 
 
 def test_each_stage_begins_where_the_one_before_ended(stages: list[Path]) -> None:
@@ -52,10 +63,9 @@ def test_each_stage_begins_where_the_one_before_ended(stages: list[Path]) -> Non
     assert heldout(third)[0] == pytest.approx(heldout(second)[4], abs=1.0), "but not much"
     began = events(second)[0]
     assert began["event"] == "started" and began["init"]["from"].endswith(f"{first.name}@6")
-    assert began["init"]["load"] == "weights_and_moments" and began["init"]["model_differs"] == []
-    assert events(third)[0]["init"]["model_differs"] == ["yarn_factor is null and 8.0"]
-    # No update moves anything where the rate is 0, so a stage ends as it began its last update.
-    assert heldout(second)[4] != heldout(second)[0]
+    assert began["init"]["load"] == "weights_and_moments" and began["init"]["differs"] == []
+    assert events(third)[0]["init"]["differs"] == ["yarn_factor is null and 8.0"]
+    assert heldout(second)[4] != heldout(second)[0], "it has learned something"
 
 
 def test_moments_and_their_count_go_on_and_the_window_begins_anew(stages: list[Path]) -> None:
@@ -83,14 +93,45 @@ def test_a_stage_without_the_one_before_is_refused_and_leaves_nothing(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
-def test_the_average_of_two_runs(stages: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "soup"
-    command = [sys.executable, "-m", "olmo_hydra", "convert", "soup", str(out), str(stages[0]), str(stages[1])]
+def test_a_stage_stopped_and_continued_without_its_source_is_the_same(stages: list[Path]) -> None:
+    """Packed, masked, and begun from another run, which is gone by the time it goes on."""
+    _, second, third = stages
+    broken = trained(third.parent, "olmo3_7b_stage3_twin", "run.tag=broken", "run.stop_at=1")
+    hidden = second.rename(second.with_name("hidden"))
+    try:
+        assert trained(third.parent, "olmo3_7b_stage3_twin", "run.tag=broken") == broken
+    finally:
+        hidden.rename(second)
+    for name in ("metrics.jsonl", "evals.jsonl"):
+        assert (broken / name).read_bytes() == (third / name).read_bytes(), name
+    ours, theirs = RunWeights(RunDir(broken)), RunWeights(RunDir(third))
+    for path in theirs.arrays:
+        np.testing.assert_array_equal(ours.read_array(path), theirs.read_array(path), err_msg=path)
+
+
+def test_another_run_under_the_name_of_the_source_is_refused(stages: list[Path]) -> None:
+    """Also by a finished run, which would answer for weights that it never saw."""
+    first = stages[0]
+    other = first.rename(first.with_name("olmo3_7b_stage1_twin-01234567"))
+    try:
+        done = train(first.parent, "olmo3_7b_stage2_twin")
+    finally:
+        other.rename(first)
+    assert done.returncode == 2 and f"began from {first.name}@6" in done.stderr, done.stderr
+
+
+def test_the_stages_of_32b_and_their_soup(tmp_path: Path) -> None:
+    """Grouped queries; stage 3 from the average of two, by the names and the command of docs/recipes.md."""
+    _, *ingredients = (trained(tmp_path, experiment) for experiment in list(THIRTY_TWO)[:3])
+    out = tmp_path / "olmo3_32b_stage2_soup_twin"
+    command = [sys.executable, "-m", "olmo_hydra", "convert", "soup", str(out), *map(str, ingredients)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    soup, *ingredients = (RunWeights(RunDir(path)) for path in (out, stages[0], stages[1]))
+    soup, one, two = (RunWeights(RunDir(path)) for path in (out, *ingredients))
     for name in soup.shapes:
-        first, second = (np.asarray(weights.read(name), np.float64) for weights in ingredients)
-        np.testing.assert_allclose(soup.read(name), (first + second) / 2, rtol=1e-6, atol=1e-9, err_msg=name)
-    again = train(stages[0].parent, "olmo3_7b_stage3_twin", f"init.from=run:{out}", "init.load=weights")
-    assert again.returncode == 0, again.stderr[-3000:]
+        mean = (np.asarray(one.read(name), np.float64) + np.asarray(two.read(name), np.float64)) / 2
+        np.testing.assert_allclose(soup.read(name), mean, rtol=1e-6, atol=1e-9, err_msg=name)
+    assert any((one.read(name) != two.read(name)).any() for name in soup.shapes), "the ingredients differ"
+    third = trained(tmp_path, "olmo3_32b_stage3_twin")
+    assert events(third)[0]["init"]["from"].endswith("olmo3_32b_stage2_soup_twin@0")
+    assert events(third)[0]["init"]["load"] == "weights"
