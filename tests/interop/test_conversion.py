@@ -17,7 +17,7 @@ from olmo_hydra.config.compose import compose
 from olmo_hydra.config.identity import plain
 from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.interop import safetensors
-from olmo_hydra.interop.companions import Companions, companions, companions_of_run
+from olmo_hydra.interop.companions import Companions, companions
 from olmo_hydra.interop.hf_weights import INDEX, HFWeights
 from olmo_hydra.interop.run_weights import RunWeights
 from olmo_hydra.interop.weights import open_weights
@@ -125,6 +125,16 @@ def test_dtypes_are_kept_or_asked_for(in_memory, tmp_path) -> None:
     assert np.array_equal(halves.read("final_norm.weight"), full["final_norm.weight"].astype(np.float16))
 
 
+def test_numbers_too_small_for_a_dtype_are_counted(in_memory, tmp_path, capsys) -> None:
+    weights = in_memory()
+    weights.tensors = {name: np.ones_like(tensor) for name, tensor in weights.tensors.items()}
+    weights.tensors["final_norm.weight"][3:5] = 1e-9
+    weights.tensors["blocks.0.mlp.up.weight"][1, 2, 3] = 1.23e-6
+    write_run(weights, tmp_path / "run", Companions({}), "here")
+    assert main(["convert", "to-hf", str(tmp_path / "run"), str(tmp_path / "half"), "--dtype", "float16"]) == 0
+    assert "; 3 of them too small for float16, so that they became 0 or lost digits" in capsys.readouterr().out
+
+
 def test_numbers_too_large_for_a_dtype_leave_nothing(in_memory, tmp_path, capsys) -> None:
     weights = in_memory()
     weights.tensors["final_norm.weight"][3] = 1e6
@@ -163,20 +173,6 @@ def test_a_trained_checkpoint_without_its_padding(in_memory, tmp_path) -> None:
     assert found.model.vocab_size == 50 and found.content["eos_token_id"] == 256
     assert np.array_equal(found.read("head.weight"), weights.tensors["head.weight"][:, :50])
     assert np.array_equal(found.read("embedding.weight"), weights.tensors["embedding.weight"][:50])
-
-
-def test_tokenizers_follow_what_a_run_started_from(folder, tmp_path) -> None:
-    config = plain(compose(["model.vocab_size=100278"])) | {"init": {"from": f"hf:{folder}", "load": "weights"}}
-    config["data"]["tokenizer"] = "dolma2"
-    names = ("stage1", "stage2")
-    for name, source in zip(names, (f"hf:{folder}", "run:stage1@7"), strict=True):
-        (tmp_path / name).mkdir()
-        config["init"]["from"] = source
-        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(config))
-    found = companions_of_run(RunDir(tmp_path / "stage2"))
-    assert found.special == SPECIAL and folder / "tokenizer.json" in found.files
-    shutil.rmtree(folder)
-    assert companions_of_run(RunDir(tmp_path / "stage2")).special["eos_token_id"] == 100257
 
 
 def test_places(folder, in_memory, tmp_path) -> None:

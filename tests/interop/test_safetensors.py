@@ -33,8 +33,8 @@ def file(tmp_path):
 
 def test_a_file_is_its_bytes(file) -> None:
     entries = safetensors.create(file, {"a": (NUMBERS.dtype, (2, 3)), "b": (BRAIN.dtype, (2,))})
-    assert safetensors.write(entries["b"], BRAIN)
-    assert safetensors.write(entries["a"], NUMBERS.T.copy().T)  # other strides
+    assert safetensors.write(entries["b"], BRAIN) == 0
+    assert safetensors.write(entries["a"], NUMBERS.T.copy().T) == 0  # other strides
     assert file.read_bytes() == WHOLE
     found = safetensors.header(file)
     assert found == entries
@@ -70,8 +70,19 @@ def test_long_tensors_go_block_by_block(file, monkeypatch) -> None:
 
 def test_numbers_too_large_are_seen(file) -> None:
     (entry,) = safetensors.create(file, {"t": (np.dtype(np.float16), (2, 3))}).values()
-    assert not safetensors.write(entry, NUMBERS)
-    assert safetensors.write(entry, np.full((2, 3), np.nan, np.float32))
+    with pytest.raises(OverflowError):
+        safetensors.write(entry, NUMBERS)
+    assert safetensors.write(entry, np.full((2, 3), np.nan, np.float32)) == 0
+
+
+def test_numbers_too_small_are_counted(file) -> None:
+    """float16 has normal numbers from 2^-14 and others, with fewer digits, from 2^-24."""
+    (entry,) = safetensors.create(file, {"t": (np.dtype(np.float16), (2, 3))}).values()
+    numbers = np.array([[0, 2.0**-14, 2.0**-24], [1e-9, -1.23e-6, 0.1]], np.float32)
+    assert safetensors.write(entry, numbers) == 2
+    assert safetensors.write(entry, numbers.astype(np.float16)) == 0
+    (entry,) = safetensors.create(file, {"t": (np.dtype(ml_dtypes.bfloat16), (2, 3))}).values()
+    assert safetensors.write(entry, numbers) == 0
 
 
 def changed(**tensor) -> bytes:

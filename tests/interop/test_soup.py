@@ -66,6 +66,8 @@ def test_command_over_a_folder_and_a_run(in_memory, tmp_path, capsys, monkeypatc
     }
     assert_bits(open_weights("soup"), expected)
     assert main(["convert", "soup", "soup", "folder", "folder"]) == 2, "a run that is there is not written over"
+    assert main(["convert", "soup", "alone", "folder"]) == 2
+    assert "IN=folder: is one place, and an average takes two or more" in capsys.readouterr().err
 
 
 def test_other_models_are_refused_by_what_differs(in_memory):
