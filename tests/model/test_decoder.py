@@ -11,40 +11,14 @@ from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.hardware import LayerLoop, Remat
 from olmo_hydra.config.model import Attention, BlockNorm, QKNorm
 from olmo_hydra.model import init
+from olmo_hydra.model.cross_entropy import cross_entropy
 from olmo_hydra.model.decoder import stacked_blocks
 from olmo_hydra.model.kernels import xla
 from olmo_hydra.model.params import named
 from tests.model.reference import forward
 
-# allenai/OLMo-core 3.0.0, built and counted. 32B has grouped queries, 1M a head dimension that is not d_model / heads.
-OLMO3_SIZES = {
-    "1M": ({"d_model": 12, "n_layers": 4, "n_heads": 4, "n_kv_heads": 4, "head_dim": 4, "d_ff": 256}, 2_448_620),
-    "60M": ({"d_model": 384, "n_layers": 8, "n_heads": 8, "n_kv_heads": 8, "head_dim": 48, "d_ff": 1536}, 95_957_376),
-    "190M": (
-        {"d_model": 768, "n_layers": 12, "n_heads": 12, "n_kv_heads": 12, "head_dim": 64, "d_ff": 3072},
-        267_424_512,
-    ),
-    "7B": (
-        {"d_model": 4096, "n_layers": 32, "n_heads": None, "n_kv_heads": None, "head_dim": 128, "d_ff": 11008},
-        7_298_617_344,
-    ),
-    "32B": (
-        {"d_model": 5120, "n_layers": 64, "n_heads": 40, "n_kv_heads": 8, "head_dim": 128, "d_ff": 27648},
-        32_234_279_936,
-    ),
-}
-
 # Compiling is most of what these tests cost, and those of gradients cost most.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-
-@pytest.mark.parametrize("size", OLMO3_SIZES)
-def test_parameter_count_of_olmo3(config, build, size):
-    shape, expected = OLMO3_SIZES[size]
-    pattern = [Attention.sliding] * 3 + [Attention.full]
-    cfg = config(**shape, vocab_size=100_278, vocab_multiple=128, window=4096, window_pattern=pattern)
-    params = nnx.state(nnx.eval_shape(lambda: build(cfg)), nnx.Param)
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected == cfg.num_params
 
 
 @pytest.mark.parametrize("qk_norm", QKNorm)
@@ -79,6 +53,18 @@ def test_logits_equal_the_float64_reference(config, lively, changes, layer_loop)
         assert np.abs(expected_TV).mean() > 0.1
         np.testing.assert_allclose(logits_TV[:, : cfg.vocab_size], expected_TV, rtol=0, atol=2e-5)
         assert (jax.nn.softmax(logits_TV)[:, cfg.vocab_size :] == 0).all(), "padding of the vocabulary is no token"
+
+
+def test_a_head_of_zeros_gives_the_ids_that_exist_one_probability(config, lively):
+    rng = np.random.default_rng()
+    cfg = config()
+    assert cfg.padded_vocab > cfg.vocab_size
+    graph, params = lively(cfg, seed=rng.integers(2**32))
+    params["head"]["weight"][...] = jnp.zeros_like(params["head"]["weight"][...])
+    logits_TV = jax.jit(nnx.merge(graph, params))(tokens_of(cfg, rng, batch=1))[0]
+    nats_T, partition_T = cross_entropy(logits_TV, jnp.asarray(rng.integers(0, cfg.vocab_size, 13)))
+    for found_T in (nats_T, partition_T):
+        np.testing.assert_allclose(found_T, np.log(cfg.vocab_size), rtol=3e-7)
 
 
 def test_documents_of_one_row_do_not_see_each_other(config, lively):
