@@ -118,6 +118,13 @@ class ModelConfig:
             value=self.yarn_factor,
         )
         require(
+            self.yarn_factor is None or self.rope_theta > 1,
+            "must be above 1 for YaRN: otherwise no pair turns more slowly than another",
+            key="model.rope_theta",
+            value=self.rope_theta,
+            instead="model.rope_theta=5e5, or model.yarn_factor=null",
+        )
+        require(
             self.yarn_beta_fast > self.yarn_beta_slow,
             f"must be larger than model.yarn_beta_slow={self.yarn_beta_slow}: pairs that turn faster keep their speed",
             key="model.yarn_beta_fast",
