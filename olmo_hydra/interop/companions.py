@@ -66,7 +66,8 @@ def with_tokenizer(beside: Companions, folder: Path, vocab_size: int) -> Compani
         wanted = f"a folder with {' or '.join(sorted(VOCABULARY))}"
         raise RequestError("has no tokenizer", key="--tokenizer", value=folder, instead=wanted)
     for name, value in special.items():
-        if max(value if isinstance(value, list) else [value or 0]) >= vocab_size:
+        ids = value if isinstance(value, list) else [value]
+        if any(isinstance(one, int) and one >= vocab_size for one in ids):
             problem = f"its {name} is {show(value)}, and the model has {vocab_size} ids"
             raise RequestError(problem, key="--tokenizer", value=folder)
     return found
@@ -86,7 +87,7 @@ def companions_of_run(run_dir: RunDir) -> Companions:
     content = frozen(run_dir)
     if "weights" in content:
         return Companions(content["weights"]["special"], _files(run_dir.path / FOLDER))
-    tokenizer = (content.get("data") or {}).get("tokenizer")
+    tokenizer: str = (content.get("data") or {}).get("tokenizer", "")
     source = (content.get("init") or {}).get("from")
     if tokenizer != Tokenizer.bytes.value and source is not None:
         kind, _, place = source.partition(":")
