@@ -160,7 +160,7 @@ def test_numbers(recipe: str) -> None:
         *(data.seed, data.mix, data.repetition_filter),
     ) == RECIPES[recipe]
     assert plain(optim) == {
-        **{"name": "skip_step_adamw", "lr": optim.lr, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "weight_decay": 0.1},
+        **{"name": "skip_step_adamw_compat", "lr": optim.lr, "b1": 0.9, "b2": 0.95, "eps": 1e-8, "weight_decay": 0.1},
         **{"no_decay": ["embedding*"], "clip_norm": 1.0, "mu_dtype": "float32", "nu_dtype": "float32"},
         **{"window": 128, "sigma": 6.0, "compat": True, "max_consecutive_skips": 256, "min_std": 1e-3},
     }
@@ -196,6 +196,22 @@ def test_ingredients_differ_in_the_mix_alone() -> None:
     assert found == {"run.name", "data.name", "data.mix"}
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "optim=adamw",
+        "optim=skip_step_adamw",
+        "schedule=cosine",
+        "schedule=double_cosine",
+        "schedule=wsd",
+        "schedule=constant",
+    ],
+)
+@pytest.mark.parametrize("recipe", [*RECIPES, *(f"{recipe}_twin" for recipe in RECIPES)])
+def test_a_recipe_takes_another_optimizer_or_schedule(recipe: str, choice: str) -> None:
+    assert composed(recipe, choice).run.name == recipe
+
+
 @pytest.mark.parametrize("twin", ["", "_twin"])
 @pytest.mark.parametrize(
     ("recipe", "before"),
@@ -225,7 +241,7 @@ SCALE = {
     *("data.name", "data.tokenizer", "data.seq_len", "data.mix", "data.file_seed", "data.repetition_filter"),
     *("data.heldout_fraction", "data.heldout_bytes", "data.heldout_document_bytes", "data.split_seed"),
     *("data.min_bytes", "data.max_bytes", "optim.lr", "init.from", "run.name"),
-    *("schedule.warmup_steps", "schedule.horizon", "schedule.first_horizon", "schedule.overlap"),
+    *("schedule.name", "schedule.warmup_steps", "schedule.horizon", "schedule.first_horizon", "schedule.overlap"),
     *("eval.every", "eval.batch", "eval.sample_tokens", "checkpoint.every", "tracking.log_every"),
 }
 
