@@ -1,9 +1,12 @@
 """The checkpoints of a run directory, read array by array."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
-from etils import epath
+import tensorstore as ts
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.interop.model_node import model_config
@@ -17,6 +20,9 @@ PREFIX, SUFFIX = "params/", "/value"  # around a parameter's name, with slashes 
 class RunWeights:
     """`interop.weights.Weights` of one checkpoint, and every other array in it by its path.
 
+    Read without orbax, which opens all arrays at once in an event loop of its own: where one is damaged it closes the
+    loop on the others, and asyncio prints a traceback for each.
+
     Attributes:
       run_dir: The run.
       step: Updates done.
@@ -29,7 +35,6 @@ class RunWeights:
     def __init__(self, run_dir: RunDir, step: int | None = None):
         self.run_dir = run_dir
         self.model = model_config(frozen(run_dir)["model"], str(run_dir.config))
-        self._reader = ocp.PyTreeCheckpointHandler()
         steps = whole_steps(run_dir)
         if not steps:
             raise RequestError("the run has no checkpoint yet", where=str(run_dir.path))
@@ -38,6 +43,7 @@ class RunWeights:
             raise RequestError(f"the run has no checkpoint {step}, it has {there}", where=str(run_dir.checkpoints))
         self.step = steps[-1] if step is None else step
         self.place = f"{run_dir.path}@{self.step}"
+        self._context = ts.Context()
         self.arrays = self._described()
         self.shapes = {name: self.arrays[path] for name, path in self._paths().items()}
 
@@ -46,24 +52,28 @@ class RunWeights:
         return self.read_array(path_of(name))
 
     def read_array(self, path: str) -> np.ndarray:
-        """One array of `arrays`. Raises RequestError where the checkpoint is damaged."""
-        restore = ocp.args.PyTreeRestore(
-            {path: self.arrays[path]},
-            restore_args={path: ocp.RestoreArgs(restore_type=np.ndarray)},
-            partial_restore=True,
-        )
+        """One array of `arrays`. Raises RequestError where the checkpoint is damaged or gone."""
         try:
-            array: np.ndarray = self._reader.restore(self._state, args=restore)[path]
+            array: np.ndarray = self._open(path).result().read(order="C").result()
         except Exception as error:  # of many types, by what is damaged
             raise self._damaged(f"{path} cannot be read: {type(error).__name__}") from error
         return array
 
     def _described(self) -> dict[str, jax.ShapeDtypeStruct]:
         try:
-            tree = self._reader.metadata(self._state).tree
-            return {path: jax.ShapeDtypeStruct(leaf.shape, np.dtype(leaf.dtype)) for path, leaf in tree.items()}
+            tree = json.loads((self._state / "_METADATA").read_bytes())["tree_metadata"]
+            paths = ["/".join(part["key"] for part in leaf["key_metadata"]) for leaf in tree.values()]
+            opening = {path: self._open(path) for path in paths}
+            opened = {path: future.result() for path, future in opening.items()}
+            return {path: jax.ShapeDtypeStruct(it.shape, it.dtype.numpy_dtype) for path, it in opened.items()}
         except Exception as error:  # of many types, by what is damaged
             raise self._damaged(f"its index cannot be read: {type(error).__name__}") from error
+
+    def _open(self, path: str) -> Any:
+        """A future of the array's store."""
+        database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{self._state}/"}}
+        spec = {"driver": "zarr", "kvstore": {**database, "path": f"{path}/"}}
+        return ts.open(spec, read=True, open=True, context=self._context)
 
     def _paths(self) -> dict[str, str]:
         """The path of each parameter, after a comparison with the model's."""
@@ -80,10 +90,16 @@ class RunWeights:
         return paths
 
     @property
-    def _state(self) -> epath.Path:
-        return epath.Path(self.run_dir.checkpoints.absolute()) / str(self.step) / "state"
+    def _state(self) -> Path:
+        return self.run_dir.checkpoints.absolute() / str(self.step) / "state"
 
     def _damaged(self, problem: str) -> RequestError:
+        if self.step not in whole_steps(self.run_dir):
+            return RequestError(
+                f"checkpoint {self.step} is gone: it was removed while it was read",
+                where=str(self.run_dir.checkpoints),
+                instead="one that the run keeps (checkpoint.keep), or a copy of it",
+            )
         return RequestError(problem, where=str(self.run_dir.checkpoints / str(self.step)), instead="a copy of it")
 
 
