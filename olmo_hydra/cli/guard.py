@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,6 +15,9 @@ from olmo_hydra.config.explain import explain
 
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|Out of memory|Unable to allocate")
+# Tensorstore calls a full disk RESOURCE_EXHAUSTED too, names the file, and is not always passed on as an OSError.
+NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+FILE_WRITTEN = re.compile(r"""writing:? ["']([^"']*/[^"']*)["']""", re.IGNORECASE)
 
 
 class Interrupted(BaseException):
@@ -55,8 +59,9 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     wants_traceback = asked == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        command()
-        sys.stdout.flush()
+        with _quiet_threads():
+            command()
+            sys.stdout.flush()
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)
         return interrupted.status
@@ -74,6 +79,8 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
         request = explain(error, sys.argv[1:] if arguments is None else arguments)
         if wants_traceback:
             raise error from None
+        if request is None:
+            request = _no_space(error)
         if request is None and OUT_OF_MEMORY.search(str(error)):
             print(f"failed: out of memory: {str(error).splitlines()[0][:200]}", file=sys.stderr)
             return FAILED
@@ -84,3 +91,33 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     finally:
         os.environ["HYDRA_FULL_ERROR"] = asked or "0"
     return DONE
+
+
+def _no_space(error: BaseException) -> RequestError | None:
+    """The request error of a disk or a quota that is full, or None if `error` is about something else."""
+    found = NO_SPACE.search(str(error))
+    if found is None:
+        return None
+    file = FILE_WRITTEN.findall(str(error))
+    named = getattr(error, "filename", None) or (file[-1] if file else None)
+    return RequestError(
+        f"no space left to write: {found[0]}",
+        where=None if named is None else str(named),
+        instead="the same command, once there is space",
+    )
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Threads that write checkpoints hand a full disk to the command, which reports it; Python would print it too."""
+    before = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is None or _no_space(args.exc_value) is None:
+            before(args)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before

@@ -1,8 +1,10 @@
 """How a command ends: one message and one status for every kind of end."""
 
+import errno
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -45,6 +47,57 @@ def test_status_and_message(error: BaseException, status: int, message: str, in_
 
 def test_done() -> None:
     assert guarded(lambda: None, []) == 0
+
+
+# As tensorstore words it, shortened.
+DISK_FULL = (
+    'RESOURCE_EXHAUSTED: Error writing "params/head" in OCDBT database at local file "/runs/a/d/": Failed writing: '
+    "\"/runs/a/d/bb72\": Failed to write 59 bytes to file 14: No space left on device [os_error_code='28']"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "where"),
+    [
+        (ValueError(DISK_FULL), "/runs/a/d/bb72"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/runs/a/log"), "/runs/a/log"),
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), None),
+        (ValueError("UNKNOWN: File too large [os_error_code='27']"), None),
+    ],
+    ids=["tensorstore", "ENOSPC", "EDQUOT", "EFBIG"],
+)
+def test_a_full_disk_is_no_lack_of_memory(error: Exception, where: str | None, capsys) -> None:
+    assert ending(error) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: no space left to write: ") and "memory" not in err
+    assert (f"  where:   {where}\n" in err) is (where is not None)
+
+
+def test_out_of_memory_is_no_full_disk(capsys) -> None:
+    assert ending(ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")) == 1
+    assert capsys.readouterr().err.startswith("failed: out of memory: RESOURCE_EXHAUSTED")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_meets_a_full_disk_prints_nothing(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    shown: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_value))
+    other = ValueError("a mistake of ours")
+
+    def command() -> None:
+        for error in (ValueError(DISK_FULL), other):
+
+            def fail(error: Exception = error) -> None:
+                raise error
+
+            thread = threading.Thread(target=fail)
+            thread.start()
+            thread.join()
+        raise ValueError(DISK_FULL)
+
+    assert guarded(command, []) == 2
+    assert shown == [other]
+    assert capsys.readouterr().err.count("\n") == 3
 
 
 @pytest.mark.parametrize("error", [ValueError("a mistake of ours"), AssertionError()])
