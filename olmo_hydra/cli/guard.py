@@ -1,13 +1,14 @@
 """What every command shares: wrong requests become one message and exit status 2."""
 
+import logging
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import yaml
+from absl import logging as absl_logging
 from omegaconf.errors import OmegaConfBaseException
 
 from olmo_hydra.config.errors import RequestError, RunFailed
@@ -58,10 +59,10 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     asked = os.environ.get("HYDRA_FULL_ERROR")
     wants_traceback = asked == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    absl_logging.get_absl_logger().addFilter(_not_of_a_full_disk)
     try:
-        with _quiet_threads():
-            command()
-            sys.stdout.flush()
+        command()
+        sys.stdout.flush()
     except Interrupted as interrupted:
         print(interrupted, file=sys.stderr)
         return interrupted.status
@@ -107,17 +108,6 @@ def _no_space(error: BaseException) -> RequestError | None:
     )
 
 
-@contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """Threads that write checkpoints hand a full disk to the command, which reports it; Python would print it too."""
-    before = threading.excepthook
-
-    def hook(args: threading.ExceptHookArgs) -> None:
-        if args.exc_value is None or _no_space(args.exc_value) is None:
-            before(args)
-
-    threading.excepthook = hook
-    try:
-        yield
-    finally:
-        threading.excepthook = before
+def _not_of_a_full_disk(record: logging.LogRecord) -> bool:
+    """Keeps out of the log what orbax's threads say, with a traceback, of a full disk: the command reports it."""
+    return NO_SPACE.search(record.getMessage()) is None
