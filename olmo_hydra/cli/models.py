@@ -12,6 +12,8 @@ from rich.table import Table
 from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.config.paths import CONF
 
+TITLES = ("d_\nmodel", "layers", "full", "heads\n/kv", "head_\ndim", "d_ff", "parameters", "without\ninput table")
+
 
 def run(as_json: bool) -> None:
     """Prints a row for each file in `conf/model/`, smallest model first."""
@@ -19,8 +21,8 @@ def run(as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    table = Table("model", box=None, pad_edge=False)
-    for title in ("d_model", "layers", "full", "heads/kv", "head_dim", "d_ff", "parameters", "without the input table"):
+    table = Table("model", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for title in TITLES:
         table.add_column(title, justify="right")
     for row in found:
         table.add_row(
