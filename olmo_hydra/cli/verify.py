@@ -3,16 +3,19 @@
 import argparse
 import json
 
-from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.config.errors import RunFailed, require
 from olmo_hydra.interop.verify import Report, verify
 from olmo_hydra.interop.weights import open_weights
 
 
 def run(parsed: argparse.Namespace) -> None:
     """Compares the weights at two places and prints what was found. Raises RunFailed where it does not pass."""
+    a, b = open_weights(parsed.a, parsed.root), open_weights(parsed.b, parsed.root)
+    ids, most = a.model.vocab_size, max(parsed.top_k)
+    require(most <= ids, f"is more than the {ids} ids of the vocabulary", key="--top-k", value=most)
     found = verify(
-        open_weights(parsed.a, parsed.root),
-        open_weights(parsed.b, parsed.root),
+        a,
+        b,
         prompts=parsed.prompts,
         length=parsed.length,
         kl=parsed.kl,
@@ -23,6 +26,7 @@ def run(parsed: argparse.Namespace) -> None:
     print(json.dumps(found.as_json(), allow_nan=False) if parsed.json else "\n".join(_lines(found)))
     if not found.passed:
         verdict = "differs by no more than rounding from" if found.rounding_only else "is not"
+        verdict = "is not shown to be" if found.not_finite else verdict
         raise RunFailed(f"{parsed.b} {verdict} {parsed.a}: {'; '.join(found.failures)}")
 
 

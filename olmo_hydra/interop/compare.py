@@ -62,21 +62,26 @@ class LogitDifference:
       max_abs: Largest difference of two logits.
       spread: Standard deviation of the first's logits over the vocabulary, on average over positions.
       worst_prompt: Number of the prompt that `kl_max` is in.
+      finite: Whether all logits of the first and of the second are numbers.
     """
 
     def __init__(self, ks: tuple[int, ...]):
         self.kl_max, self.max_abs, self.worst_prompt = -np.inf, 0.0, 0
         self._kl_sum, self._std_sum, self._positions, self._prompts = 0.0, 0.0, 0, 0
         self._shared = dict.fromkeys(ks, 0)
+        self.finite = (True, True)
 
     def add(self, a_TV: np.ndarray, b_TV: np.ndarray) -> None:
         """Counts the next prompt. NaN is infinitely far: no comparison with a limit may pass by it."""
         positions = max(1, PIECE // a_TV.shape[1])
         for start in range(0, len(a_TV), positions):
-            self._add(*(x_TV[start : start + positions].astype(np.float64) for x_TV in (a_TV, b_TV)))
+            with np.errstate(invalid="ignore"):
+                self._add(*(x_TV[start : start + positions].astype(np.float64) for x_TV in (a_TV, b_TV)))
         self._prompts += 1
 
     def _add(self, a_TV: np.ndarray, b_TV: np.ndarray) -> None:
+        finite_a, finite_b = self.finite
+        self.finite = (finite_a and bool(np.isfinite(a_TV).all()), finite_b and bool(np.isfinite(b_TV).all()))
         kl_T, difference_TV = (
             np.nan_to_num(x, nan=np.inf, posinf=np.inf) for x in (divergence(a_TV, b_TV), np.abs(a_TV - b_TV))
         )
@@ -122,7 +127,8 @@ def stage_errors(a_LTD: np.ndarray, b_LTD: np.ndarray) -> dict[str, float]:
     """
     stages = ["embedding", *(f"layer {layer}" for layer in range(len(a_LTD) - 1))]
     pairs = zip(a_LTD.astype(np.float64), b_LTD.astype(np.float64), strict=True)
-    errors = (np.linalg.norm(a - b) / max(np.linalg.norm(a), np.finfo(np.float64).tiny) for a, b in pairs)
+    with np.errstate(invalid="ignore"):
+        errors = [np.linalg.norm(a - b) / max(np.linalg.norm(a), np.finfo(np.float64).tiny) for a, b in pairs]
     return {stage: float(error) for stage, error in zip(stages, errors, strict=True)}
 
 

@@ -13,7 +13,7 @@ from olmo_hydra.interop import reference
 from olmo_hydra.interop.agreement import differing_meaning, differing_shapes, layer_kinds, pairs
 from olmo_hydra.interop.compare import LogitDifference, first_over, stage_errors, tensor_difference
 from olmo_hydra.interop.hf_weights import HFWeights
-from olmo_hydra.interop.limits import Limits, limits_of
+from olmo_hydra.interop.limits import ROUNDED, Limits, limits_of
 from olmo_hydra.interop.own import Own
 from olmo_hydra.interop.weights import Weights
 
@@ -34,8 +34,9 @@ class Forward(Protocol):
 class Report:
     """What a comparison found.
 
-    `failures` says why it did not pass; `notes` what one should know beside the numbers; `rounding_only` that nothing
-    but the limit of logits failed, between equal tensors.
+    `failures` says why it did not pass; `notes` what one should know beside the numbers; `not_finite` the places whose
+    logits are no numbers, which says nothing about the other place; `rounding_only` that nothing but the limit of
+    logits failed, between equal tensors.
     """
 
     a: dict[str, str]
@@ -49,6 +50,7 @@ class Report:
     first_difference: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    not_finite: list[str] = field(default_factory=list)
     rounding_only: bool = False
 
     @property
@@ -116,6 +118,10 @@ def _tensors(report: Report, a: Weights, b: Weights, limits: Limits) -> None:
     ]
     if len(too_far) > SHOWN:
         report.failures.append(f"{len(too_far) - SHOWN} more tensors are over {limits.tensor:.3g}")
+    if limits.tensor == ROUNDED.tensor and not too_far and not all(difference.equal_rounded for difference in found):
+        narrow = min((struct.dtype for it in (a, b) for struct in it.shapes.values()), key=lambda it: it.itemsize)
+        count = sum(not difference.equal_rounded for difference in found)
+        report.notes.append(f"{count} of {len(found)} tensors differ bit by bit; within the rounding of {narrow}")
 
 
 def _logits(
@@ -144,8 +150,12 @@ def _logits(
     if scale_limit:
         limits = limits.scaled(difference.spread)
         report.limits = asdict(limits)
-    _judge(report, difference, limits, a.model.vocab_size)
-    if report.failures and not report.rounding_only:
+    report.not_finite = [it.place for it, finite in zip((a, b), difference.finite, strict=True) if not finite]
+    if report.not_finite:
+        report.failures.append(f"logits are not finite in {' and '.join(dict.fromkeys(report.not_finite))}")
+    else:
+        _judge(report, difference, limits, a.model.vocab_size)
+    if report.failures and not report.rounding_only and any(difference.finite):
         worst_T = tokens_NT[difference.worst_prompt]
         residuals_b = forward_b.residuals(worst_T)
         del forward_b

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from pathlib import Path
 
 import ml_dtypes
@@ -174,10 +175,35 @@ def test_a_weight_that_is_no_number_fails_and_is_json(in_memory):
     weights = in_memory()
     broken = weights.read("final_norm.weight").copy()
     broken[0] = np.nan
-    report = verify(weights, weights.changed("broken", final_norm__weight=broken), **FEW)
-    assert not report.passed
+    spoilt = weights.changed("broken", final_norm__weight=broken)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # numpy's, which would be on stderr
+        report, itself = verify(weights, spoilt, **FEW), verify(spoilt, spoilt, **FEW)
+    assert report.failures[1:] == ["logits are not finite in broken"]
+    assert itself.failures == ["logits are not finite in broken"] and itself.first_difference is None
     found = json.loads(json.dumps(report.as_json(), allow_nan=False))
     assert found["logits"]["kl_max"] is None and found["tensors"]["worst"]["relative_error"] is None
+
+
+def test_logits_that_are_infinite_only_on_one_side_name_it():
+    difference = LogitDifference((1,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        difference.add(np.array([[0, np.inf, 0]]), np.zeros((1, 3)))
+        difference.add(np.zeros((1, 3)), np.zeros((1, 3)))
+    assert difference.finite == (False, True)
+
+
+def test_tensors_of_one_narrow_dtype_that_differ_in_bits_are_mentioned(in_memory):
+    weights = in_memory()
+    narrow = weights.changed("narrow")
+    narrow.tensors = {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in weights.tensors.items()}
+    head = narrow.read("head.weight").copy()
+    head.view(np.uint16)[3, 5] ^= 1
+    report = verify(narrow, narrow.changed("bit", head__weight=head), **FEW)
+    assert report.passed and report.notes == ["1 of 47 tensors differ bit by bit; within the rounding of bfloat16"]
+    assert not verify(narrow, narrow, **FEW).notes
+    assert not verify(weights, narrow, **FEW).notes, "equal once rounded"
 
 
 def test_other_models_fail_or_are_refused(in_memory):
