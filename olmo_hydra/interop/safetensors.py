@@ -6,6 +6,7 @@ file at once to write.
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -52,6 +53,7 @@ def header(file: Path) -> dict[str, Entry]:
       RequestError: The file cannot be read, is cut off, or is no safetensors file.
     """
     try:
+        refuse_irregular(file)
         with file.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             length = int.from_bytes(opened.read(8), "little")
@@ -62,7 +64,7 @@ def header(file: Path) -> dict[str, Entry]:
             entries = {name: _entry(file, 8 + length, tensor) for name, tensor in content.items()}
     except OSError as error:
         raise RequestError(f"cannot be read: {error.strerror}", where=str(file)) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(file, "its header is not that of a safetensors file") from error
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
@@ -125,14 +127,22 @@ def write(entry: Entry, tensor: np.ndarray) -> int:
     with entry.file.open("r+b") as file:
         file.seek(entry.start)
         for block in blocks(tensor):
-            with np.errstate(over="ignore", under="ignore"):
-                written = np.ascontiguousarray(block, entry.dtype)
+            written = np.ascontiguousarray(narrowed(block, entry.dtype))
             if tensor.dtype != entry.dtype:
-                if (np.isfinite(written) != np.isfinite(block)).any():
-                    raise OverflowError
                 small += int(((np.abs(written) < smallest) & (written != block)).sum())
             file.write(_bytes(written))
     return small
+
+
+def narrowed(tensor: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """In another dtype. Raises OverflowError where a finite number is not finite in it."""
+    if tensor.dtype == dtype:
+        return tensor
+    with np.errstate(over="ignore", under="ignore"):
+        made = tensor.astype(dtype)
+    if (np.isfinite(made) != np.isfinite(tensor)).any():
+        raise OverflowError
+    return made
 
 
 def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
@@ -141,13 +151,21 @@ def blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
     return (tensor[start : start + rows] for start in range(0, len(tensor), rows))
 
 
+def refuse_irregular(file: Path) -> None:
+    """Raises RequestError for a pipe, a device or a folder, of which a read may never end; OSError where none is."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise RequestError("is no regular file", where=str(file))
+
+
 def _bytes(tensor: np.ndarray) -> memoryview:
     return memoryview(tensor.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def _entry(file: Path, offset: int, tensor: dict) -> Entry:
-    start, end = map(int, tensor["data_offsets"])
-    shape = tuple(map(int, tensor["shape"]))
+    start, end = tensor["data_offsets"]
+    shape = tuple(tensor["shape"])
+    if any(type(number) is not int for number in (start, end, *shape)):
+        raise ValueError
     if not 0 <= start <= end or min(shape, default=0) < 0:
         raise ValueError
     return Entry(file, str(tensor["dtype"]), shape, offset + start, offset + end)

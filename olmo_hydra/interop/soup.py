@@ -10,6 +10,7 @@ import numpy as np
 
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.interop import safetensors
 from olmo_hydra.interop.agreement import differing_meaning, differing_shapes
 from olmo_hydra.interop.companions import companions
 from olmo_hydra.interop.hf_weights import HFWeights
@@ -48,7 +49,10 @@ class Soup:
         }
 
     def read(self, name: str) -> np.ndarray:
-        """One averaged tensor. In memory beside the float64 sum is one ingredient's tensor at a time."""
+        """One averaged tensor. In memory beside the float64 sum is one ingredient's tensor at a time.
+
+        Raises RequestError where a finite average is not finite in the dtype of the result.
+        """
         shape = self.shapes[name]
         total = np.zeros(shape.shape, np.float64)
         for share, ingredient in zip(self.shares, self.ingredients, strict=True):
@@ -56,7 +60,19 @@ class Soup:
             for index in range(len(total)):  # a layer or a row at a time: no second float64 copy
                 total[index] += share * tensor[index].astype(np.float64)
             del tensor  # before the next one is read
-        return total.astype(shape.dtype)
+        made, done = np.empty(shape.shape, shape.dtype), 0
+        try:
+            for block in safetensors.blocks(total):
+                made[done : done + len(block)] = safetensors.narrowed(block, made.dtype)
+                done += len(block)
+        except OverflowError:
+            raise RequestError(
+                f"{name} has averages that are too large for {made.dtype}",
+                key="--dtype",
+                value=made.dtype,
+                instead="--dtype float32",
+            ) from None
+        return made
 
 
 def soup(
@@ -85,14 +101,15 @@ def _normalised(shares: Sequence[float] | None, count: int) -> list[float]:
         raise RequestError(
             f"{len(shares)} weights for {count} ingredients", key="--weights", value=written, instead="one for each"
         )
-    if not all(math.isfinite(share) and share >= 0 for share in shares) or sum(shares) == 0:
+    if not all(math.isfinite(share) and share >= 0 for share in shares) or max(shares) == 0:
         raise RequestError(
             "must be numbers from 0 up, not all of them 0",
             key="--weights",
             value=written,
             instead="relative weights, which are divided by their sum: --weights 1 1",
         )
-    return [share / sum(shares) for share in shares]
+    scaled = [share / max(shares) for share in shares]  # the sum of large ones is not finite
+    return [share / math.fsum(scaled) for share in scaled]
 
 
 def _refuse_other_model(first: Weights, other: Weights) -> None:

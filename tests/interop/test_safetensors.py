@@ -1,6 +1,7 @@
 """Files as the format's own package reads and writes them, and damaged ones."""
 
 import json
+import os
 from importlib.util import find_spec
 
 import ml_dtypes
@@ -107,6 +108,12 @@ def changed(**tensor) -> bytes:
         (changed(data_offsets=[0, 20]), "a has 20 bytes for F32"),
         (changed(data_offsets=[-4, 20]), "not that of a safetensors file"),
         (changed(shape=[-2, -3]), "not that of a safetensors file"),
+        (changed(shape=[2, float("inf")]), "not that of a safetensors file"),
+        (changed(shape=[2, 3.5]), "not that of a safetensors file"),
+        (changed(shape=[2, 10**400]), "a has 24 bytes"),
+        (changed(data_offsets=[0, float("inf")]), "not that of a safetensors file"),
+        (file_of(WHOLE[8 : 8 + len(HEADER)].replace(b"24]", b"1e400]", 1), b""), "not that of a safetensors file"),
+        (file_of(b"[" * 200_000 + b"]" * 200_000, b""), "not that of a safetensors file"),
     ],
 )
 def test_damaged_files_are_named(file, content, named) -> None:
@@ -115,3 +122,13 @@ def test_damaged_files_are_named(file, content, named) -> None:
         safetensors.header(file)
     assert named in refused.value.problem
     assert refused.value.where == str(file)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(file) -> None:
+    os.mkfifo(file)
+    with pytest.raises(RequestError, match="is no regular file"):
+        safetensors.header(file)
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(RequestError, match="is no regular file"):
+        safetensors.header(file)

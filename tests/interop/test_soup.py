@@ -88,3 +88,23 @@ def test_shares_that_make_no_average_are_refused(in_memory, shares):
     weights = in_memory()
     with pytest.raises(RequestError, match="weights"):
         Soup([weights, weights], shares)
+
+
+def test_large_shares_are_divided_by_their_sum(in_memory):
+    assert Soup([in_memory()] * 2, [1e308, 1e308]).shares == [0.5, 0.5]
+    assert Soup([in_memory()] * 2, [5e-324, 5e-324]).shares == [0.5, 0.5]
+
+
+def test_averages_too_large_for_a_dtype_leave_nothing(in_memory, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    large, half = in_memory(), in_memory()
+    large.tensors["blocks.1.mlp.up.weight"][1, 2, 3] = 3.4e38  # bfloat16 ends at 3.39e38
+    half.tensors = {name: tensor.astype(np.float16) for name, tensor in half.tensors.items()}
+    for name, weights in (("large", large), ("half", half)):
+        write_run(weights, tmp_path / name, NOTHING, "memory")
+    for ingredients, dtype in ((["large", "large", "--dtype", "bfloat16"], "bfloat16"), (["half", "large"], "float16")):
+        assert main(["convert", "soup", "soup", *ingredients]) == 2
+        assert f"blocks.1.mlp.up.weight has averages that are too large for {dtype}" in capsys.readouterr().err
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "large"]
+    half.tensors["final_norm.weight"][3] = np.inf
+    assert np.isinf(Soup([half, half]).read("final_norm.weight")[3]), "what is not finite before may stay so"
