@@ -7,7 +7,7 @@ code never reads is passed over.
 
 from typing import Any
 
-from olmo_hydra.config.errors import require
+from olmo_hydra.config.errors import require, show
 from olmo_hydra.config.model import Attention, BlockNorm, ModelConfig, QKNorm
 from olmo_hydra.interop.hf_rope import FULL, SLIDING, read_rope, write_rope
 from olmo_hydra.interop.model_node import olmo3
@@ -106,11 +106,19 @@ def from_hf(content: dict[str, Any], name: str, where: str) -> ModelConfig:
     shape = {ours: file.whole(theirs) for ours, theirs in SHAPE.items()}
     if file.get("head_dim") is not None:
         shape["head_dim"] = file.whole("head_dim")
+        if shape["head_dim"] % 2:
+            raise file.wrong("head_dim", "is odd, and RoPE rotates pairs")
     elif shape["d_model"] % shape["n_heads"]:
         raise file.wrong("num_attention_heads", f"does not divide hidden_size={shape['d_model']}")
     else:
         shape["head_dim"] = shape["d_model"] // shape["n_heads"]
-    key_value_heads = file.get("num_key_value_heads")
+        if shape["head_dim"] % 2:
+            raise file.wrong("num_attention_heads", "makes heads of odd size, and RoPE rotates pairs")
+    shape["n_kv_heads"] = shape["n_heads"]
+    if file.get("num_key_value_heads") is not None:
+        shape["n_kv_heads"] = file.whole("num_key_value_heads")
+        if shape["n_heads"] % shape["n_kv_heads"]:
+            raise file.wrong("num_key_value_heads", f"does not divide num_attention_heads={shape['n_heads']}")
     rope = read_rope(content, shape["head_dim"], where)
     stretch = {}
     if rope.yarn is not None:
@@ -121,7 +129,6 @@ def from_hf(content: dict[str, Any], name: str, where: str) -> ModelConfig:
         {
             **shape,
             "name": name,
-            "n_kv_heads": shape["n_heads"] if key_value_heads is None else file.whole("num_key_value_heads"),
             "vocab_multiple": 1,
             **_windows(file, shape["n_layers"], shape["max_seq_len"]),
             "rope_theta": rope.theta,
@@ -149,8 +156,8 @@ def _windows(file: Values, n_layers: int, max_seq_len: int) -> dict[str, Any]:
         raise file.wrong("layer_types", f"does not name the kind of each of {n_layers} layers")
     kinds = {theirs: ours.value for ours, theirs in KINDS.items()}
     for kind in layers:
-        if kind not in kinds:
-            raise file.wrong("layer_types", f"has {kind}, and our layers are {' or '.join(kinds)}")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise file.wrong("layer_types", f"has {show(kind)}, and our layers are {' or '.join(kinds)}")
     period = next(p for p in range(1, n_layers + 1) if n_layers % p == 0 and layers == layers[:p] * (n_layers // p))
     window = file.whole("sliding_window") if SLIDING in layers else max_seq_len
     return {"window": window, "window_pattern": [kinds[kind] for kind in layers[:period]]}

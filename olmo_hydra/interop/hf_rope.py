@@ -119,6 +119,15 @@ def _yarn(layer: Values, theta: float, head_dim: int) -> Yarn | None:
         layer.number("beta_fast", BETA_FAST),
         layer.number("beta_slow", BETA_SLOW),
     )
+    if theta <= 1:
+        problem = "is not above 1, so that no pair turns more slowly than another for YaRN"
+        key = f"{layer.prefix}rope_theta" if "rope_theta" in layer.content else "rope_theta"
+        raise RequestError(problem, key=key, value=theta, where=layer.where)
+    if yarn.factor < 1:
+        raise layer.wrong("factor", "is below 1, and YaRN stretches")
+    if yarn.beta_fast <= yarn.beta_slow:
+        key = "beta_fast" if layer.get("beta_fast") is not None else "beta_slow"
+        raise layer.wrong(key, f"leaves beta_fast={yarn.beta_fast:g} no larger than beta_slow={yarn.beta_slow:g}")
     expected = rope.yarn_length(yarn.factor)
     if not math.isclose(layer.number("attention_factor", expected), expected, rel_tol=1e-6):
         raise layer.wrong(
@@ -133,7 +142,11 @@ def _same_ramp(yarn: Yarn, theta: float, head_dim: int, key: str, where: str | N
     the last pair, where OLMo-core, and so ours, ends it there.
     """
     pairs = head_dim // 2
-    low, high = rope.yarn_ends(pairs, theta, yarn.original_len, yarn.beta_fast, yarn.beta_slow)
+    try:
+        low, high = rope.yarn_ends(pairs, theta, yarn.original_len, yarn.beta_fast, yarn.beta_slow)
+    except (OverflowError, ValueError):
+        problem = f"beta_fast={yarn.beta_fast:g} or beta_slow={yarn.beta_slow:g} is beyond what a float can compute"
+        raise RequestError(problem, key=key, value=yarn.beta_slow, where=where) from None
     ours, theirs = (rope.yarn_ramp(pairs, low, min(high, last)) for last in (pairs - 1, head_dim - 1))
     if high < low or not np.array_equal(ours, theirs):
         raise RequestError(

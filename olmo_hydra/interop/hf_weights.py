@@ -12,6 +12,7 @@ from olmo_hydra.interop import safetensors
 from olmo_hydra.interop.hf_config import from_hf
 from olmo_hydra.interop.names import counterparts
 from olmo_hydra.interop.shapes import param_shapes
+from olmo_hydra.interop.values import Values
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHOWN = 5  # problems in one message
@@ -28,8 +29,11 @@ class HFWeights:
     def __init__(self, folder: Path):
         self.folder, self.place = folder, str(folder)
         self.content = read_json(folder / "config.json")
-        self.model = from_hf(self.content, folder.resolve().name, str(folder / "config.json"))
         entries = _entries(folder)
+        config = Values(self.content, str(folder / "config.json"))
+        if config.whole("num_hidden_layers") > len(entries):  # before anything is made of that many
+            raise config.wrong("num_hidden_layers", f"is more than the {len(entries)} tensors of the folder")
+        self.model = from_hf(self.content, folder.resolve().name, config.where)
         expected = param_shapes(self.model)
         self._counterparts = counterparts(self.model, expected)
         self._entries: dict[str, list[safetensors.Entry]] = {}
@@ -70,9 +74,12 @@ class HFWeights:
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object. Raises RequestError, naming the file, where there is none."""
     try:
+        safetensors.refuse_irregular(file)
         content = json.loads(file.read_text("utf-8"))
     except OSError as error:
         raise RequestError(f"cannot be read: {error.strerror}", where=str(file)) from error
+    except RecursionError as error:
+        raise RequestError("is nested too deep", where=str(file)) from error
     except ValueError as error:
         raise RequestError(f"is not JSON: {error}", where=str(file)) from error
     if not isinstance(content, dict):

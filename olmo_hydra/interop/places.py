@@ -44,8 +44,11 @@ def whole_steps(run_dir: RunDir) -> list[int]:
 
 def frozen(run_dir: RunDir) -> dict[str, Any]:
     """The content of a run's config.yaml. Raises RequestError where it is none."""
-    with run_dir.config.open() as file:  # an open file, so that an error names it
-        content = yaml.safe_load(file)
+    try:
+        with run_dir.config.open(encoding="utf-8") as file:  # an open file, so that an error names it
+            content = yaml.safe_load(file)
+    except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
+        raise RequestError(f"is not text in UTF-8: {error}", where=str(run_dir.config)) from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise RequestError("has no node `model`", where=str(run_dir.config))
     return content

@@ -1,9 +1,12 @@
 """Values of a JSON object from outside, with messages that name key, value and file."""
 
 import json
+import sys
 from typing import Any
 
 from olmo_hydra.config.errors import RequestError
+
+LARGEST = 2**31 - 1  # of a size or a count
 
 
 class Values:
@@ -29,16 +32,18 @@ class Values:
             raise self.wrong(key, f"is not {written}, and our model can be nothing else")
 
     def whole(self, key: str) -> int:
-        """A positive whole number. Raises RequestError where there is none."""
+        """A positive whole number up to `LARGEST`. Raises RequestError where there is none."""
         value = self.get(key)
         if type(value) is not int or value < 1:
             raise self.wrong(key, "is no positive whole number")
+        if value > LARGEST:
+            raise self.wrong(key, f"is larger than {LARGEST}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number. Raises RequestError where there is none and no default."""
         value: Any = default if self.get(key) is None else self.get(key)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
+        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
             raise self.wrong(key, "is no positive number")
         return float(value)
 

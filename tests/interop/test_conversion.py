@@ -1,6 +1,7 @@
 """Conversions from folder to run and back: nothing changes, and nothing half-written is left."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -257,6 +258,18 @@ def damage(folder: Path, kind: str) -> str:
         content |= {"num_hidden_layers": 2, "layer_types": content["layer_types"][:2]}
         (folder / "config.json").write_text(json.dumps(content))
         return "model.layers.2."
+    if kind == "many layers":
+        content = json.loads((folder / "config.json").read_text()) | {"num_hidden_layers": 100_000_000}
+        del content["layer_types"]
+        (folder / "config.json").write_text(json.dumps(content))
+        return "num_hidden_layers=100000000: is more than the 47 tensors"
+    if kind == "deep config":
+        (folder / "config.json").write_text('{"a":' * 100_000)
+        return "is nested too deep"
+    if kind == "pipe":
+        shards[-1].unlink()
+        os.mkfifo(shards[-1])
+        return "is no regular file"
     assert kind == "no weights"
     for file in (*shards, folder / INDEX):
         file.unlink()
@@ -266,7 +279,7 @@ def damage(folder: Path, kind: str) -> str:
 @pytest.mark.parametrize(
     "kind",
     ["missing", "extra", "misshapen", "integers", "mixed", "truncated", "no shard", "swapped", "outside", "absolute",
-     "torn index", "other config", "no weights"],
+     "torn index", "other config", "many layers", "deep config", "pipe", "no weights"],
 )  # fmt: skip
 def test_damaged_folders_are_named_and_leave_nothing(folder, kind, tmp_path, capsys) -> None:
     named = damage(folder, kind)
@@ -283,6 +296,8 @@ def test_damaged_checkpoints_are_named_and_leave_nothing(in_memory, tmp_path, ca
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     (tmp_path / "run" / "config.yaml").write_text("model: {d_model: many}")
     assert "model.d_model" in refused(capsys, "to-hf", tmp_path / "run", tmp_path / "hf")
+    (tmp_path / "run" / "config.yaml").write_bytes(b"model: \xff\xfe")
+    assert "config.yaml" in refused(capsys, "to-hf", tmp_path / "run", tmp_path / "hf")
 
 
 def test_nothing_is_written_over(folder, tmp_path, capsys) -> None:
