@@ -54,21 +54,31 @@ def _add_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _refuse_no_utf8(*names: object) -> None:
+    from olmo_hydra.interop.whole import refuse_no_utf8
+
+    for name in names:
+        refuse_no_utf8(str(name))
+
+
 def _from_hf(parsed: argparse.Namespace) -> None:
     from olmo_hydra.interop import convert
 
+    _refuse_no_utf8(parsed.source, parsed.target)
     print(convert.from_hf(parsed.source, parsed.target))
 
 
 def _to_hf(parsed: argparse.Namespace) -> None:
     from olmo_hydra.interop import convert
 
+    _refuse_no_utf8(parsed.source, parsed.target, parsed.root)
     print(convert.to_hf(parsed.source, parsed.target, parsed.root, parsed.dtype, parsed.tokenizer))
 
 
 def _verify(parsed: argparse.Namespace) -> None:
     from olmo_hydra.cli import verify
 
+    _refuse_no_utf8(parsed.a, parsed.b, parsed.root)
     verify.run(parsed)
 
 
@@ -76,5 +86,6 @@ def _soup(parsed: argparse.Namespace) -> None:
     from olmo_hydra.config.dtypes import DType
     from olmo_hydra.interop.soup import soup
 
+    _refuse_no_utf8(*parsed.sources, parsed.target, parsed.root)
     dtype = None if parsed.dtype is None else DType(parsed.dtype)
     print(soup(parsed.sources, parsed.target, parsed.root, parsed.weights, dtype))

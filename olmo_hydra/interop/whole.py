@@ -24,19 +24,23 @@ def whole_folder(folder: Path, size: int) -> Iterator[Path]:
       size: Bytes that will be written, about.
 
     Raises:
-      RequestError: `folder` holds something, another process is writing it, or it cannot be written; or a file that
-        the block wanted to read cannot be read.
+      RequestError: `folder` is a link, its name is no UTF-8, it holds something, another process is writing it,
+        or it cannot be written; or a file that the block wanted to read cannot be read.
     """
     folder = folder.absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RequestError("exists already and is not empty", key=str(folder), instead="a folder that does not exist")
+    refuse_no_utf8(str(folder))
     partial = folder.with_name(f"{folder.name}.partial")
     try:
+        if folder.is_symlink():
+            raise RequestError("is a link", key=str(folder), instead="the folder it names, or one that does not exist")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            problem = "exists already and is not empty"
+            raise RequestError(problem, key=str(folder), instead="a folder that does not exist")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(partial):
-            if (free := shutil.disk_usage(partial).free) < size:
-                raise RequestError(f"{size:,} bytes are needed and {free:,} are free", where=str(folder.parent))
             try:
+                if (free := shutil.disk_usage(partial).free) < size:
+                    raise RequestError(f"{size:,} bytes are needed and {free:,} are free", where=str(folder.parent))
                 with _sources_named(partial):
                     yield partial
                 for path in partial.rglob("*"):
@@ -49,6 +53,14 @@ def whole_folder(folder: Path, size: int) -> Iterator[Path]:
                 raise
     except OSError as error:
         raise RequestError(f"the folder cannot be written: {error.strerror}", where=str(folder)) from error
+
+
+def refuse_no_utf8(text: str) -> None:
+    """Raises RequestError for a name that no record, message or JSON could hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError("the name is no UTF-8", key=ascii(text), instead="another name") from None
 
 
 @contextmanager
@@ -67,7 +79,8 @@ def _sources_named(partial: Path) -> Iterator[None]:
 @contextmanager
 def _locked(partial: Path) -> Iterator[None]:
     """An empty folder that belongs to this process; the kernel lets go of it however the process ends."""
-    if partial.exists() and not (partial / LOCK).exists():
+    # Empty without a lock: whoever made it was stopped between the two.
+    if partial.exists() and not (partial / LOCK).exists() and (not partial.is_dir() or any(partial.iterdir())):
         raise RequestError(f"{partial} is in the way", instead="another folder, or move it away")
     partial.mkdir(exist_ok=True)
     with open(partial / LOCK, "a") as file:

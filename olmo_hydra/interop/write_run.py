@@ -16,7 +16,7 @@ from olmo_hydra.config.identity import plain
 from olmo_hydra.interop.companions import FOLDER, Companions
 from olmo_hydra.interop.run_weights import path_of
 from olmo_hydra.interop.weights import Weights
-from olmo_hydra.interop.whole import whole_folder
+from olmo_hydra.interop.whole import refuse_no_utf8, whole_folder
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train.checkpoint import CHUNK
@@ -34,8 +34,9 @@ def write_run(weights: Weights, folder: Path, beside: Companions, source: str) -
       source: Where they are from, for people.
 
     Raises:
-      RequestError: The folder cannot be written, or a parameter cannot be read.
+      RequestError: The folder cannot be written, a parameter cannot be read, or `source` is no UTF-8.
     """
+    refuse_no_utf8(source)
     size = sum(int(np.prod(struct.shape)) * struct.dtype.itemsize for struct in weights.shapes.values())
     with whole_folder(folder, size) as partial:
         run_dir = RunDir(partial)
