@@ -11,10 +11,12 @@ from olmo_hydra.interop.hf_config import SPECIAL
 from olmo_hydra.interop.hf_weights import HFWeights, read_json
 from olmo_hydra.interop.places import find_run, frozen
 from olmo_hydra.interop.run_weights import RunWeights
+from olmo_hydra.interop.values import Values
 from olmo_hydra.interop.weights import Weights
 from olmo_hydra.tracking.run_dir import RunDir
 
 FOLDER = "tokenizer"  # of a run directory
+TEMPLATES = "additional_chat_templates"  # beside a tokenizer's files, the folder of those that are not the default
 FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json"),
@@ -39,10 +41,11 @@ class Companions:
         return any(file.name in VOCABULARY for file in self.files)
 
     def copy(self, folder: Path) -> None:
-        """Copies the files; the folder is made if there are any."""
+        """Copies the files; the folder is made if there are any, and the one for templates in it."""
         for file in self.files:
-            folder.mkdir(exist_ok=True)
-            shutil.copyfile(file, folder / file.name)
+            into = folder / TEMPLATES if file.parent.name == TEMPLATES else folder
+            into.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, into / file.name)
 
 
 def companions(weights: Weights) -> Companions:
@@ -74,8 +77,18 @@ def with_tokenizer(beside: Companions, folder: Path, vocab_size: int) -> Compani
 
 
 def _of_folder(folder: Path) -> Companions:
-    content = read_json(folder / "config.json")
-    return Companions({key: content.get(key) for key in SPECIAL}, _files(folder))
+    file = folder / "config.json"
+    return Companions(_special(Values(read_json(file), str(file))), _files(folder))
+
+
+def _special(values: Values) -> dict[str, Any]:
+    """The ids of `SPECIAL`. Raises RequestError where one is neither null nor a whole number nor a list of them."""
+    for key in SPECIAL:
+        found = values.get(key)
+        for one in found if isinstance(found, list) else [found]:
+            if one is not None and type(one) is not int:
+                raise values.wrong(key, "is no whole number, nor a list of them")
+    return {key: values.get(key) for key in SPECIAL}
 
 
 def companions_of_run(run_dir: RunDir) -> Companions:
@@ -86,7 +99,8 @@ def companions_of_run(run_dir: RunDir) -> Companions:
     """
     content = frozen(run_dir)
     if "weights" in content:
-        return Companions(content["weights"]["special"], _files(run_dir.path / FOLDER))
+        node = Values(content, str(run_dir.config)).within("weights").within("special")
+        return Companions(_special(node), _files(run_dir.path / FOLDER))
     tokenizer: str = (content.get("data") or {}).get("tokenizer", "")
     source = (content.get("init") or {}).get("from")
     if tokenizer != Tokenizer.bytes.value and source is not None:
@@ -101,4 +115,5 @@ def companions_of_run(run_dir: RunDir) -> Companions:
 
 
 def _files(folder: Path) -> tuple[Path, ...]:
-    return tuple(folder / name for name in FILES if (folder / name).is_file())
+    templates = sorted((folder / TEMPLATES).glob("*.jinja"))
+    return tuple(file for file in (*(folder / name for name in FILES), *templates) if file.is_file())

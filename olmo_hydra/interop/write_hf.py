@@ -129,4 +129,8 @@ def _write(entry: safetensors.Entry, tensor: np.ndarray, name: str) -> int:
 
 
 def _json(file: Path, content: dict) -> None:
-    file.write_text(json.dumps(content, indent=2) + "\n")
+    try:
+        text = json.dumps(content, indent=2, allow_nan=False)
+    except ValueError:
+        raise RequestError(f"{file.name} would have a number that is not finite, and JSON has none") from None
+    file.write_text(text + "\n")

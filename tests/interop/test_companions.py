@@ -10,7 +10,7 @@ import yaml
 from olmo_hydra.cli.main import main
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.identity import plain
-from olmo_hydra.interop.companions import Companions, companions_of_run
+from olmo_hydra.interop.companions import TEMPLATES, Companions, companions_of_run
 from olmo_hydra.interop.hf_weights import HFWeights
 from olmo_hydra.interop.write_hf import write_hf
 from olmo_hydra.interop.write_run import write_run
@@ -71,3 +71,31 @@ def test_the_tokenizer_of_another_folder(folder, in_memory, tmp_path, capsys) ->
     (alone / "config.json").write_text(json.dumps({"eos_token_id": [3, 50]}))
     assert export("three", alone) == 2
     assert "its eos_token_id is [3,50], and the model has 50 ids" in capsys.readouterr().err
+
+
+def test_templates_in_their_folder_go_along(folder, tmp_path) -> None:
+    (folder / TEMPLATES).mkdir()
+    (folder / TEMPLATES / "tool_use.jinja").write_text("{{ tools }}")
+    assert main(["convert", "from-hf", str(folder), str(tmp_path / "run")]) == 0
+    assert main(["convert", "to-hf", str(tmp_path / "run"), str(tmp_path / "back")]) == 0
+    assert (tmp_path / "back" / TEMPLATES / "tool_use.jinja").read_text() == "{{ tools }}"
+
+
+def test_ids_are_whole_numbers(folder, tmp_path, capsys) -> None:
+    file = folder / "config.json"
+    content = json.loads(file.read_text())
+    for wrong, shown in ((float("nan"), "nan"), ("3", "3"), ({"a": 3}, "{'a': 3}"), ([3, True], "[3,true]")):
+        file.write_text(json.dumps({**content, "eos_token_id": wrong}))
+        assert main(["convert", "from-hf", str(folder), str(tmp_path / "run")]) == 2
+        err = capsys.readouterr().err
+        assert f"eos_token_id={shown}: is no whole number" in err and str(file) in err
+    file.write_text(json.dumps({**content, "eos_token_id": [3, 4]}))
+    assert main(["convert", "from-hf", str(folder), str(tmp_path / "run")]) == 0
+    config = tmp_path / "run" / "config.yaml"
+    for special, named in (({"pad_token_id": ".nan"}, "weights.special.pad_token_id=.nan"), (None, "weights.special")):
+        node = yaml.safe_load(config.read_text())
+        node["weights"] = {"from": "here"} if special is None else {"special": special}
+        config.write_text(yaml.safe_dump(node))
+        assert main(["convert", "to-hf", str(tmp_path / "run"), str(tmp_path / "back")]) == 2
+        err = capsys.readouterr().err
+        assert f"error: {named}" in err and str(config) in err
