@@ -15,6 +15,7 @@ from olmo_hydra.interop.values import Values
 
 ARCHITECTURE = "Olmo3ForCausalLM"
 KINDS = {Attention.sliding: SLIDING, Attention.full: FULL}
+LARGEST_HEAD = 2**16  # the frequencies of its pairs are computed before the tensors are looked at
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")  # what such a file says of the tokenizer
 
 # Ours, theirs. They have to be in the file: releases disagree about what holds where they are not.
@@ -106,14 +107,15 @@ def from_hf(content: dict[str, Any], name: str, where: str) -> ModelConfig:
     shape = {ours: file.whole(theirs) for ours, theirs in SHAPE.items()}
     if file.get("head_dim") is not None:
         shape["head_dim"] = file.whole("head_dim")
-        if shape["head_dim"] % 2:
-            raise file.wrong("head_dim", "is odd, and RoPE rotates pairs")
     elif shape["d_model"] % shape["n_heads"]:
         raise file.wrong("num_attention_heads", f"does not divide hidden_size={shape['d_model']}")
     else:
         shape["head_dim"] = shape["d_model"] // shape["n_heads"]
-        if shape["head_dim"] % 2:
-            raise file.wrong("num_attention_heads", "makes heads of odd size, and RoPE rotates pairs")
+    says = "num_attention_heads" if file.get("head_dim") is None else "head_dim"
+    if shape["head_dim"] % 2:
+        raise file.wrong(says, f"makes heads of {shape['head_dim']}, which is odd, and RoPE rotates pairs")
+    if shape["head_dim"] > LARGEST_HEAD:
+        raise file.wrong(says, f"makes heads of {shape['head_dim']}, more than {LARGEST_HEAD}")
     shape["n_kv_heads"] = shape["n_heads"]
     if file.get("num_key_value_heads") is not None:
         shape["n_kv_heads"] = file.whole("num_key_value_heads")

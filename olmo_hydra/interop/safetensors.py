@@ -15,7 +15,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.errors import RequestError, show
 
 DTYPES = {
     "F64": np.dtype(np.float64),
@@ -24,6 +24,7 @@ DTYPES = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
+NO_HEADER = "its header is not that of a safetensors file"
 MAX_HEADER = 100_000_000  # bytes, as the reference implementation allows
 BLOCK = 1 << 24  # bytes converted or transposed at a time
 
@@ -61,11 +62,11 @@ def header(file: Path) -> dict[str, Entry]:
                 raise _damaged(file, f"its header is cut off: the file has {size} bytes")
             content = json.loads(opened.read(length))
             content.pop("__metadata__", None)
-            entries = {name: _entry(file, 8 + length, tensor) for name, tensor in content.items()}
+            entries = {name: _entry(file, name, 8 + length, tensor) for name, tensor in content.items()}
     except OSError as error:
         raise RequestError(f"cannot be read: {error.strerror}", where=str(file)) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(file, "its header is not that of a safetensors file") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(file, NO_HEADER) from error
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].end)):
         if entry.start != end:
@@ -161,14 +162,15 @@ def _bytes(tensor: np.ndarray) -> memoryview:
     return memoryview(tensor.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
-def _entry(file: Path, offset: int, tensor: dict) -> Entry:
-    start, end = tensor["data_offsets"]
-    shape = tuple(tensor["shape"])
-    if any(type(number) is not int for number in (start, end, *shape)):
-        raise ValueError
-    if not 0 <= start <= end or min(shape, default=0) < 0:
-        raise ValueError
-    return Entry(file, str(tensor["dtype"]), shape, offset + start, offset + end)
+def _entry(file: Path, name: str, offset: int, tensor: dict) -> Entry:
+    try:
+        (start, end), shape = tensor["data_offsets"], tuple(tensor["shape"])
+        whole = all(type(number) is int and number >= 0 for number in (start, end, *shape))
+        if whole and start <= end:
+            return Entry(file, str(tensor["dtype"]), shape, offset + start, offset + end)
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise _damaged(file, f"{NO_HEADER}: {name} has {show(tensor)}")
 
 
 def _damaged(file: Path, what: str) -> RequestError:

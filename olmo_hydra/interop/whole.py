@@ -29,13 +29,13 @@ def whole_folder(folder: Path, size: int) -> Iterator[Path]:
     """
     folder = folder.absolute()
     refuse_no_utf8(str(folder))
-    partial = folder.with_name(f"{folder.name}.partial")
     try:
         if folder.is_symlink():
             raise RequestError("is a link", key=str(folder), instead="the folder it names, or one that does not exist")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             problem = "exists already and is not empty"
             raise RequestError(problem, key=str(folder), instead="a folder that does not exist")
+        partial = folder.with_name(f"{folder.name}.partial")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(partial):
             try:

@@ -76,6 +76,7 @@ def test_targets_that_cannot_be_are_refused_at_once(tmp_path) -> None:
         ("link", "is a link"),
         ("dangling", "is a link"),
         ("x" * 300, "cannot be written: File name too long"),
+        ("/", "is not empty"),
         ("raw\udcff", "is no UTF-8"),
     ):
         with pytest.raises(RequestError, match=said), whole_folder(tmp_path / name, 0):
