@@ -312,6 +312,11 @@ def test_nothing_is_written_over(folder, tmp_path, capsys) -> None:
     assert main(["convert", "from-hf", str(folder), str(tmp_path / "empty")]) == 0
 
 
+def test_more_likeliest_tokens_than_there_are(folder, capsys) -> None:
+    shown = refused(capsys, "verify", folder, folder, "--top-k", "1", "51")
+    assert "--top-k=51: is more than the 50 ids of the vocabulary" in shown
+
+
 # Stops for good in the middle of writing, so that the test can kill it there.
 STALL = """
 import sys, time
