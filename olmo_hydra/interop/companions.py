@@ -82,12 +82,12 @@ def _of_folder(folder: Path) -> Companions:
 
 
 def _special(values: Values) -> dict[str, Any]:
-    """The ids of `SPECIAL`. Raises RequestError where one is neither null nor a whole number nor a list of them."""
+    """The ids of `SPECIAL`. Several may end a text. Raises RequestError for what is no id."""
     for key in SPECIAL:
         found = values.get(key)
-        for one in found if isinstance(found, list) else [found]:
-            if one is not None and type(one) is not int:
-                raise values.wrong(key, "is no whole number, nor a list of them")
+        several = key == "eos_token_id" and isinstance(found, list)
+        if found is not None and any(type(one) is not int for one in (found if several else [found])):
+            raise values.wrong(key, "is no whole number" + (" or list of them" if key == "eos_token_id" else ""))
     return {key: values.get(key) for key in SPECIAL}
 
 

@@ -70,7 +70,7 @@ class Soup:
                 f"{name} has averages that are too large for {made.dtype}",
                 key="--dtype",
                 value=made.dtype,
-                instead="--dtype float32",
+                instead="--dtype float32" if made.dtype.itemsize < 4 else None,
             ) from None
         return made
 

@@ -84,11 +84,14 @@ def test_templates_in_their_folder_go_along(folder, tmp_path) -> None:
 def test_ids_are_whole_numbers(folder, tmp_path, capsys) -> None:
     file = folder / "config.json"
     content = json.loads(file.read_text())
-    for wrong, shown in ((float("nan"), "nan"), ("3", "3"), ({"a": 3}, "{'a': 3}"), ([3, True], "[3,true]")):
+    for wrong, shown in ((float("nan"), "nan"), ("3", "3"), ({"a": 3}, "{'a': 3}"), ([3, None], "[3,null]")):
         file.write_text(json.dumps({**content, "eos_token_id": wrong}))
         assert main(["convert", "from-hf", str(folder), str(tmp_path / "run")]) == 2
         err = capsys.readouterr().err
         assert f"eos_token_id={shown}: is no whole number" in err and str(file) in err
+    file.write_text(json.dumps({**content, "pad_token_id": [3, 4]}))
+    assert main(["convert", "from-hf", str(folder), str(tmp_path / "run")]) == 2
+    assert "pad_token_id=[3,4]: is no whole number" in capsys.readouterr().err
     file.write_text(json.dumps({**content, "eos_token_id": [3, 4]}))
     assert main(["convert", "from-hf", str(folder), str(tmp_path / "run")]) == 0
     config = tmp_path / "run" / "config.yaml"
