@@ -64,9 +64,11 @@ def test_the_gradient_norm_is_taken_before_clipping(batch) -> None:
 
 
 def test_init_is_the_same_on_any_layout() -> None:
+    """The same draws. XLA compiles the inverse error function of a shard and of the whole apart, and on some processors
+    rounds its last bit another way (2.7e-7 measured with jax 0.12.0.1)."""
     one, eight = (program(*layout)[1].init() for layout in (ONE, ("optim=adamw",)))
     for left, right in zip(jax.tree.leaves(one), jax.tree.leaves(eight), strict=True):
-        np.testing.assert_array_equal(left, right)
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=0)
 
 
 def test_moments_have_their_own_dtypes() -> None:
