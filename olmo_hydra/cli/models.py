@@ -64,5 +64,5 @@ def facts(model: ModelConfig) -> dict[str, Any]:
         "head_dim": model.head_dim,
         "d_ff": model.d_ff,
         "parameters": model.num_params,
-        "parameters_without_input_table": model.num_params - model.padded_vocab * model.d_model,
+        "parameters_without_input_table": model.num_params_without_input_table,
     }

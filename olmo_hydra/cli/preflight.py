@@ -27,7 +27,7 @@ def facts(config: Config) -> dict[str, Any]:
     return {
         "run": run_name(config),
         "parameters": model.num_params,
-        "parameters_without_input_table": model.num_params - model.padded_vocab * model.d_model,
+        "parameters_without_input_table": model.num_params_without_input_table,
         "updates": train.steps,
         "tokens": train.tokens,
         "tokens_per_update": train.tokens // train.steps,

@@ -155,3 +155,8 @@ class ModelConfig:
         qk_norm = {QKNorm.projection: q + k, QKNorm.head: 2 * self.head_dim, QKNorm.none: 0}[self.qk_norm]
         layer = 2 * d * q + 2 * d * k + qk_norm + 2 * d + 3 * d * self.d_ff
         return 2 * self.padded_vocab * d + d + self.n_layers * layer
+
+    @property
+    def num_params_without_input_table(self) -> int:
+        """What OLMo-core calls non-embedding parameters: the untied head is among them."""
+        return self.num_params - self.padded_vocab * self.d_model

@@ -153,7 +153,8 @@ def opened(source: str, run_root: Path) -> Weights:
         weights = open_weights(place, run_root)
     except RequestError as error:
         error.key, error.value, error.has_value = "init.from", source, True
-        error.instead = error.instead or f"a run that is there: olmo-hydra runs {run_root}, or init.from=run:PATH"
+        listed = f"a run that is there: olmo-hydra runs {run_root}, or init.from=run:PATH"
+        error.instead = error.instead or (listed if kind == "run" else "init.from=hf:FOLDER, with config.json in it")
         raise
     is_run = isinstance(weights, RunWeights)
     if is_run != (kind == "run"):

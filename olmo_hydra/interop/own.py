@@ -9,17 +9,15 @@ import numpy as np
 from flax import nnx
 
 from olmo_hydra.config.dtypes import DType
-from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.interop.shapes import abstract
 from olmo_hydra.interop.weights import Weights
-from olmo_hydra.model import decoder
 from olmo_hydra.model.params import param_names
 
 
 def filled(weights: Weights, compute_dtype: DType) -> tuple[nnx.GraphDef, nnx.State]:
     """A decoder in two parts; parameters are fp32, whatever the dtype they are stored in."""
     cfg = replace(weights.model, param_dtype=DType.float32, compute_dtype=compute_dtype)
-    made = nnx.eval_shape(lambda: decoder.build(cfg, rngs=nnx.Rngs(0), layer_loop=LayerLoop.scan, remat=Remat.none))
-    graph, shapes = nnx.split(made, nnx.Param)
+    graph, shapes = abstract(cfg)
     return graph, jax.tree.map(lambda name: jnp.asarray(weights.read(name), jnp.float32), param_names(shapes))
 
 

@@ -1,5 +1,6 @@
 """The whole decoder: input table, layers, final norm, head."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,18 +79,23 @@ class Decoder(nnx.Module):
     def residuals(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
         """residual_LBTD: what the first layer reads and the output of every layer, to compare models layer by layer."""
         residuals = [self.embedding(tokens_BT)]
-        rotations = {f: rope.tables(f, tokens_BT.shape[1]) for f in {layer.frequencies for layer in self.layers}}
+        apply = self._apply(tokens_BT.shape[1], segments_BT)
         for blocks in unstacked(self.blocks):
             for block, layer in zip(blocks, self.layers, strict=True):
-                residuals.append(block(residuals[-1], rotations[layer.frequencies], layer.window, segments_BT))
+                residuals.append(apply(residuals[-1], block, layer))
         return jnp.stack(residuals)
 
-    def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
-        rotations = {f: rope.tables(f, x_BTD.shape[1]) for f in {layer.frequencies for layer in self.layers}}
+    def _apply(self, positions: int, segments_BT: jax.Array | None) -> Callable[[jax.Array, Block, Layer], jax.Array]:
+        """One layer on the residual stream, with its rotations made once for all layers."""
+        rotations = {f: rope.tables(f, positions) for f in {layer.frequencies for layer in self.layers}}
 
         def apply(x_BTD: jax.Array, block: Block, layer: Layer) -> jax.Array:
             return block(x_BTD, rotations[layer.frequencies], layer.window, segments_BT)
 
+        return apply
+
+    def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
+        apply = self._apply(x_BTD.shape[1], segments_BT)
         if self.remat is Remat.full:
             # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
             prevent_cse = self.layer_loop is LayerLoop.unrolled
