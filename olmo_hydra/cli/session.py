@@ -11,13 +11,10 @@ import jax
 import yaml
 
 from olmo_hydra.cli.guard import Interrupted
-from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError, show
-from olmo_hydra.config.identity import flat, plain, run_name
-from olmo_hydra.config.root import OPERATIONS, SCIENCE, Config
-from olmo_hydra.data.corpus import Corpus
-from olmo_hydra.data.loader import Batches
-from olmo_hydra.data.prepare import prepare
+from olmo_hydra.config.identity import flat, plain, run_name, science
+from olmo_hydra.config.root import OPERATIONS, Config
+from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.eval.in_loop import InLoop
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import batch_sharding, make_mesh
@@ -56,28 +53,13 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest())
         progress = Progress()
-        assert config.data.seed is not None
-        corpus = prepare(config.data, cache / "data", progress.note)
-        batches = Batches(
-            corpus.train_files(),
-            seq_len=config.data.seq_len,
-            global_batch=config.train.global_batch,
-            seed=config.data.seed,
-            instances=config.data.instances,
-            pack_files=config.data.pack_files,
-            document_mask=config.data.document_mask,
-            end=corpus.tokenizer.eos,
-            pad=corpus.tokenizer.pad,
-            dtype=corpus.tokenizer.dtype,
-        )
-        if config.data.instances is Instances.packed:
-            progress.note(f"data: {batches.share()}")
+        data = open_data(config, cache, progress.note)
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)
         initial = _initial(config, program, run_dir, progress)
         stack.enter_context(_held(run_dir))
         checkpoints = stack.enter_context(closing(Checkpoints(run_dir.checkpoints, config.checkpoint)))
-        meta = {"run": run_name(config), "data": corpus.fingerprint}
+        meta = {"run": run_name(config), "data": data.fingerprint}
         done = checkpoints.latest() or 0
         if done:
             state = checkpoints.restore(done, program.abstract, program.shardings, meta)
@@ -92,7 +74,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             _refuse_missing_rows(run_dir)
         record = Record(run_dir)
         record.rewind(done or None)
-        start = provenance.collect(config, overrides, _description(config, corpus, batches), devices.describe(found))
+        start = provenance.collect(config, overrides, data.description, devices.describe(found))
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
         init = {"init": initial.description} if initial else {}
@@ -103,11 +85,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
                 mesh=mesh,
                 step=make_step(program),
                 schedule=schedules.build(config.schedule),
-                batches=stack.enter_context(closing(batches.iterate(done))),
+                batches=stack.enter_context(closing(data.batches.iterate(done))),
                 checkpoints=checkpoints,
                 meta=meta,
                 tracker=tracker,
-                evaluate=_evaluation(config, corpus, program, mesh, tracker),
+                evaluate=_evaluation(config, data, program, mesh, tracker),
                 stop=stop,
             )
             assert config.train.steps is not None
@@ -162,7 +144,7 @@ def _freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, 
         return {}
     with run_dir.config.open() as file:  # an open file, so that an error names it
         then = flat(yaml.safe_load(file))
-    for key, value in flat({group: now[group] for group in SCIENCE}).items():
+    for key, value in flat(science(config)).items():
         if then.get(key) != value:
             raise RequestError(
                 f"the run was frozen with {show(then.get(key))}; its config.yaml was edited",
@@ -192,19 +174,6 @@ def _refuse_missing_rows(run_dir: RunDir) -> None:
             )
 
 
-def _description(config: Config, corpus: Corpus, batches: Batches) -> dict[str, Any]:
-    return {
-        "name": config.data.name,
-        "fingerprint": corpus.fingerprint,
-        "folder": str(corpus.folder),
-        "python": corpus.manifest["python"],
-        "domains": corpus.manifest["domains"],
-        "instances": batches.n_instances,
-        "dropped_tokens": batches.dropped_tokens,
-        "padding_tokens": batches.padding_tokens,
-    }
-
-
 @contextmanager
 def _ended(run_dir: RunDir, tracker: Tracker, progress: Progress) -> Iterator[Any]:
     """Yields the function that records how the run ended; an error that leaves the block is a failure."""
@@ -226,10 +195,10 @@ def _ended(run_dir: RunDir, tracker: Tracker, progress: Progress) -> Iterator[An
         write_report(run_dir)
 
 
-def _evaluation(config: Config, corpus: Corpus, program: Program, mesh: jax.sharding.Mesh, tracker: Tracker) -> Any:
+def _evaluation(config: Config, data: Data, program: Program, mesh: jax.sharding.Mesh, tracker: Tracker) -> Any:
     evaluate = InLoop(
         config,
-        corpus,
+        data,
         program.graphdef,
         place=lambda array: jax.device_put(array, batch_sharding(mesh)),
         batch=-(-config.eval.batch // mesh.size) * mesh.size,

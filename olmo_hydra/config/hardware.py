@@ -75,6 +75,8 @@ class HardwareConfig:
     layer_loop: LayerLoop = MISSING
     remat: Remat = MISSING
     compiler_options: dict[str, str] = field(default_factory=dict)
+    loader_threads: int = MISSING
+    loader_workers: int = MISSING
 
     def derive(self) -> None:
         """Fills the mesh axis that is -1."""
@@ -128,6 +130,9 @@ class HardwareConfig:
             value=self.attention,
             instead="hardware.attention=xla",
         )
+        for name in ("loader_threads", "loader_workers"):
+            value = getattr(self, name)
+            require(0 <= value <= 1024, "must lie in [0, 1024]", key=f"hardware.{name}", value=value)
         block = self.attention_block
         require(
             block is None or (block > 0 and block % LANES == 0),

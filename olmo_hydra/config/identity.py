@@ -36,7 +36,17 @@ def digest(node: Any) -> str:
 
 def identity(config: Config) -> str:
     """8 hex digits over every science value, derived ones included."""
-    return digest({group: plain(getattr(config, group)) for group in SCIENCE})[:8]
+    return digest(science(config))[:8]
+
+
+def science(config: Config) -> dict[str, Any]:
+    """The plain science half, without the fields that only say where something lies."""
+    return {group: _without_locations(getattr(config, group)) for group in SCIENCE}
+
+
+def _without_locations(node: Any) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(node) if not field.metadata.get("location")]
+    return {name: plain(getattr(node, name)) for name in fields}
 
 
 def run_name(config: Config) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
+from olmo_hydra.config import tokenizers
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.config.hardware import AttentionKernel
@@ -43,13 +44,13 @@ def apply(config: Config) -> Config:
         value=config.data.seq_len,
         instead=f"data.seq_len={config.model.max_seq_len}, or a larger model.max_seq_len",
     )
-    tokenizer = config.data.tokenizer
+    ids = tokenizers.vocab_size(config.data.tokenizer)
     require(
-        tokenizer.vocab_size <= config.model.vocab_size,
-        f"is smaller than the {tokenizer.vocab_size} tokens of data.tokenizer={tokenizer.value}",
+        ids is None or ids <= config.model.vocab_size,
+        f"is smaller than the {ids} tokens of data.tokenizer={config.data.tokenizer}",
         key="model.vocab_size",
         value=config.model.vocab_size,
-        instead=f"model.vocab_size={tokenizer.vocab_size}",
+        instead=f"model.vocab_size={ids}",
     )
     if config.hardware.attention is AttentionKernel.cudnn:
         _check_cudnn(config)

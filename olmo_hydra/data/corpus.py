@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from olmo_hydra.config.data import Tokenizer
+from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.files import TokenFile, open_file
 from olmo_hydra.data.tokenizer import build
 
 SPLITS = ("train", "heldout")
@@ -44,7 +45,7 @@ class Corpus:
             path = folder / file["path"]
             if not path.is_file() or path.stat().st_size != file["bytes"]:
                 raise _damaged(folder, f"{file['path']} does not have the {file['bytes']} bytes of the manifest")
-        self.tokenizer = build(Tokenizer(self.manifest["recipe"]["tokenizer"]))
+        self.tokenizer = build(self.manifest["recipe"]["tokenizer"])
 
     @property
     def domains(self) -> list[str]:
@@ -57,9 +58,16 @@ class Corpus:
         files = [(file["path"], file["bytes"], file["sha256"]) for file in self.manifest["files"]]
         return digest([self.manifest["recipe"]["tokenizer"], files])
 
-    def train_files(self) -> list[Path]:
-        """Token files to train on, in domain order: uint16, little-endian, no header, an end after every document."""
-        return [self.folder / token_file(domain, "train") for domain in self.domains]
+    def train_files(self) -> list[TokenFile]:
+        """Token files to train on, in domain order, with an end after every document."""
+        dtype = self.tokenizer.dtype
+        names = {domain: token_file(domain, "train") for domain in self.domains}
+        return [open_file(self.folder / name, dtype, label=domain, name=name) for domain, name in names.items()]
+
+    def heldout_documents(self, cfg: DataConfig) -> dict[str, list[HeldoutDocument]]:
+        """What evaluation reads, by domain."""
+        limits = cfg.heldout_bytes, cfg.heldout_document_bytes
+        return {domain: self.heldout(domain, *limits) for domain in self.domains}
 
     def heldout(
         self, domain: str, max_bytes: int | None, max_document_bytes: int | None = None

@@ -1,26 +1,23 @@
-"""From token files to the global batches of a run. Shapes: B instances of a global batch, T tokens of an instance."""
+"""From token files to the batches of a run. Shapes: B instances of a batch, T tokens of an instance, L labels."""
 
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
 import grain
 import numpy as np
 
-from olmo_hydra.config.data import Instances
-from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.instances import Packed, Source, Windows, open_tokens
-from olmo_hydra.data.order import global_batches
+from olmo_hydra.data.files import TokenFile, tokens_of
+from olmo_hydra.data.instances import Source
+from olmo_hydra.data.sampler import Sampler
 
 IGNORED = -100
-READ_AHEAD = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
+AHEAD = 4  # batches read ahead
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Global batch `n` (from 0) of a run.
+    """What one process reads of global batch `n` (from 0) of a run.
 
     `labels_BT[b, t]` is the target of position t, the token that follows it; the last position has none (-100), nor has
     one that padding follows. The token after the end of a document is a target like any other, also where documents do
@@ -29,117 +26,91 @@ class Batch:
 
     n: int
     epoch: int
+    row: int  # in its epoch, from 0
     instances_B: np.ndarray  # uint32, numbers of the instances
     tokens_BT: np.ndarray  # int32
     labels_BT: np.ndarray  # int32
-    segments_BT: np.ndarray | None = None  # int32, number of the document inside its instance; None: no masking
+    segments_BT: np.ndarray | None  # int32, number of the document inside its instance; None: no masking
+    by_label_BL: np.ndarray  # int32, tokens of each instance by label, padding not counted
+    masked_B: np.ndarray  # bool, instances without targets since the repetition filter caught them
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How an instance's tokens become inputs and targets.
+
+    Args:
+      seq_len: Tokens an instance (T).
+      vocab_size: Ids that may occur.
+      end: The token that ends a document.
+      pad: The token that fills up an instance.
+      document_mask: Whether batches say which document each token belongs to.
+      repetition_filter: Whether instances that repeat themselves have no targets.
+      filter_padding: Whether the filter takes padding for text, as OLMo-core's does.
+    """
+
+    seq_len: int
+    vocab_size: int
+    end: int
+    pad: int
+    document_mask: bool = False
+    repetition_filter: bool = False
+    filter_padding: bool = False
 
 
 class Batches:
-    """The global batches of a run as a pure function of their number.
-
-    `n_instances` of `seq_len` tokens are in the files; `dropped_tokens` of the files are in none of them, and
-    `padding_tokens` fill them up.
+    """The batches of a run as a pure function of their number. Picklable: a worker process opens the files itself.
 
     Args:
-      files: Headerless little-endian token files, in the order that numbers the instances.
-      seq_len: Tokens an instance (T).
-      global_batch: Instances an update (B).
-      seed: Seed of the order.
-      instances: Windows of the token stream, or packed documents. Packing reads every file once, here.
-      pack_files: Consecutive files whose documents are packed together; without meaning for windows.
-      document_mask: Whether batches say which document each token belongs to.
-      end: The token that ends a document.
-      pad: The token that fills up an instance.
-      dtype: Integer type of the tokens in the files.
-
-    Raises:
-      RequestError: A file is no token file, or the files hold less than one global batch.
+      files: Token files, in the order that numbers the instances.
+      source: Their instances.
+      sampler: Which instances a batch holds.
+      cut: How they become inputs and targets.
     """
 
-    def __init__(
-        self,
-        files: Sequence[Path],
-        *,
-        seq_len: int,
-        global_batch: int,
-        seed: int,
-        instances: Instances,
-        pack_files: int,
-        document_mask: bool,
-        end: int,
-        pad: int,
-        dtype: np.dtype,
-    ):
-        self.seq_len = seq_len
-        self.global_batch = global_batch
-        self._document_mask = document_mask
-        self._end, self._pad = end, pad
-        opened = [open_tokens(file, dtype) for file in files]
-        self._source: Source
-        match instances:
-            case Instances.windows:
-                self._source = Windows(opened, seq_len)
-            case Instances.packed:
-                self._source = Packed(opened, seq_len, pack_files, end)
-        self.n_instances = len(self._source)
-        self.dropped_tokens = self._source.dropped
-        self.padding_tokens = self._source.padding
-        self.batches_per_epoch = self.n_instances // global_batch
-        if self.batches_per_epoch == 0:
-            raise self._too_few(instances)
-        # An epoch's order is kept; two, since reading ahead crosses from one epoch into the next.
-        self._epoch_order = lru_cache(maxsize=2)(
-            lambda epoch: global_batches(self.n_instances, global_batch, seed=seed, epoch=epoch)
-        )
+    def __init__(self, files: Sequence[TokenFile], source: Source, sampler: Sampler, cut: Cut):
+        self.files, self.source, self.sampler, self.cut = list(files), source, sampler, cut
+        self.labels = list(dict.fromkeys(file.label for file in files))
+        numbers = {label: i for i, label in enumerate(self.labels)}
+        self._label_of_file = [numbers[file.label] for file in files]
 
-    def batch(self, n: int) -> Batch:
-        """Global batch `n` of the run, from 0. Epoch follows epoch, each in its own order."""
-        epoch, row = divmod(n, self.batches_per_epoch)
-        instances_B = self._epoch_order(epoch + 1)[row]
-        tokens_BT = np.full((self.global_batch, self.seq_len), self._pad, np.int32)
-        labels_BT = np.full_like(tokens_BT, IGNORED)
-        segments_BT = np.zeros_like(tokens_BT) if self._document_mask else None
-        for b, i in enumerate(instances_B):
-            text_S = np.concatenate(self._source.read(int(i)))
-            tokens_BT[b, : len(text_S)] = text_S
-            labels_BT[b, : len(text_S) - 1] = text_S[1:]
+    def batch(self, n: int, process: int = 0, processes: int = 1) -> Batch:
+        """The part of global batch `n` that a process reads. Epoch follows epoch, each in its own order."""
+        instances_B = self.sampler.take(n, 1, process, processes)[0]
+        shape_BT = (len(instances_B), self.cut.seq_len)
+        tokens_BT = np.full(shape_BT, self.cut.pad, np.int32)
+        labels_BT = np.full(shape_BT, IGNORED, np.int32)
+        segments_BT = np.zeros(shape_BT, np.int32) if self.cut.document_mask else None
+        by_label_BL = np.zeros((len(instances_B), len(self.labels)), np.int32)
+        for b, i in enumerate(instances_B.tolist()):
+            filled = 0
+            for file, start, length in self.source.spans(i):
+                here = slice(filled, filled + length)
+                tokens_BT[b, here] = tokens_of(self.files, file, start, length, self.cut.vocab_size)
+                labels_BT[b, here] = tokens_BT[b, here]
+                targets = self.files[file].targets()
+                if targets is not None:
+                    labels_BT[b, here][~targets[start : start + length]] = IGNORED
+                by_label_BL[b, self._label_of_file[file]] += length
+                filled += length
+            labels_BT[b, :-1], labels_BT[b, -1] = labels_BT[b, 1:].copy(), IGNORED
             if segments_BT is not None:
-                segments_BT[b] = document_numbers(text_S, self._end, self.seq_len)
-        return Batch(n, epoch + 1, instances_B, tokens_BT, labels_BT, segments_BT)
+                segments_BT[b] = document_numbers(tokens_BT[b, :filled], self.cut.end, self.cut.seq_len)
+        masked_B = np.zeros(len(instances_B), bool)
+        place = self.sampler.place(n)
+        return Batch(n, place.epoch, place.row, instances_B, tokens_BT, labels_BT, segments_BT, by_label_BL, masked_B)
 
-    def iterate(self, start: int) -> Generator[Batch]:
-        """Global batches `start`, `start + 1`, ... without end, read ahead by threads that stop when this is closed."""
-        batches = iter(grain.MapDataset.range(start, sys.maxsize).map(self.batch).to_iter_dataset(READ_AHEAD))
+    def iterate(
+        self, start: int, process: int = 0, processes: int = 1, *, threads: int = 2, workers: int = 0
+    ) -> Generator[Batch]:
+        """Batches `start`, `start + 1`, ... without end, read ahead by threads that stop when this is closed."""
+        ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=AHEAD)
+        numbers = grain.MapDataset.range(start, sys.maxsize)
+        batches = iter(numbers.map(lambda n: self.batch(n, process, processes)).to_iter_dataset(ahead))
         try:
             yield from batches
         finally:
             batches.close()
-
-    def share(self) -> str:
-        """How much of the files the instances hold, and of the instances is padding, as a sentence."""
-        room = self.n_instances * self.seq_len
-        dropped = self.dropped_tokens / (room - self.padding_tokens + self.dropped_tokens)
-        return (
-            f"{self.n_instances:,} instances of {self.seq_len:,} tokens, {self.padding_tokens / room:.1%} of them "
-            f"padding; {self.dropped_tokens:,} tokens ({dropped:.1%}) of the files are in none"
-        )
-
-    def _too_few(self, instances: Instances) -> RequestError:
-        if self.n_instances == 0 and instances is Instances.packed:
-            return RequestError(
-                f"no document ends in the training files (with the token {self._end}), so that there is none to pack",
-                key="data.instances",
-                value=instances,
-                instead="data.instances=windows",
-            )
-        make = "documents of the training files make" if instances is Instances.packed else "training files hold"
-        return RequestError(
-            f"more than the {self.n_instances} instances of {self.seq_len} tokens that the {make}",
-            key="train.global_batch",
-            value=self.global_batch,
-            instead=f"train.global_batch={self.n_instances} at most" if self.n_instances else "a shorter data.seq_len",
-        )
 
 
 def document_numbers(text_S: np.ndarray, end: int, seq_len: int) -> np.ndarray:

@@ -18,16 +18,16 @@ from olmo_hydra.config.data import DataConfig, TextConfig
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data.corpus import MANIFEST, SPLITS, Corpus, cut, digest, split_point, token_file, totals
 from olmo_hydra.data.sources import NOT_INSTALLED, NOT_UTF8, SEPARATOR, Document, LeftOut, documents, installed
-from olmo_hydra.data.tokenizer import ByteTokenizer, build
+from olmo_hydra.data.tokenizer import Tokenizer, build
 
 # What decides how a corpus is read, not what is in it.
-USE = ("seq_len", "seed", "instances", "pack_files", "document_mask", "heldout_bytes", "heldout_document_bytes")
+USE = {field.name for field in dataclasses.fields(DataConfig)} - {"name", "tokenizer"}
 ALGORITHM = 1  # raise it when the same recipe and text would give other token files
 
 Report = Callable[[str], None]
 
 
-def prepare(cfg: DataConfig, cache: Path, report: Report) -> Corpus:
+def prepare(cfg: TextConfig, cache: Path, report: Report) -> Corpus:
     """Opens the corpus of a config, and prepares it first if `cache` does not hold it.
 
     A prepared corpus stays as it is: packages installed later, or edited text, do not change a run that resumes.
@@ -40,13 +40,6 @@ def prepare(cfg: DataConfig, cache: Path, report: Report) -> Corpus:
     Raises:
       RequestError: A domain cannot be read or has no document on one side of the split, or `cache` cannot be written.
     """
-    if not isinstance(cfg, TextConfig):
-        raise RequestError(
-            "the token files of a mix cannot be read yet",
-            key="data",
-            value=cfg.name,
-            instead="data=python_text, or the recipe's twin; olmo-hydra preflight plans the recipe itself",
-        )
     for key, name in [("data.name", cfg.name), *(("data.domains", domain) for domain in cfg.domains)]:
         require(
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) is not None,
@@ -75,7 +68,6 @@ def recipe_of(cfg: TextConfig) -> dict[str, Any]:
     recipe = dataclasses.asdict(cfg)
     for use in USE:
         del recipe[use]
-    recipe["tokenizer"] = cfg.tokenizer.value
     for domain in recipe["domains"].values():
         if domain["path"] is not None:
             domain["path"] = str(Path(domain["path"]).expanduser().resolve())
@@ -135,7 +127,7 @@ def _write_domain(
     left_out: Counter[str] = Counter()
     absent: list[str] = []
     entries: list[dict[str, Any]] = []
-    writers = {split: TokenFile(folder / token_file(domain, split), build(cfg.tokenizer)) for split in SPLITS}
+    writers = {split: TokenFileWriter(folder / token_file(domain, split), build(cfg.tokenizer)) for split in SPLITS}
     for document in documents(domain, cfg.domains[domain]):
         if isinstance(document, LeftOut):
             left_out[document.reason] += 1
@@ -197,10 +189,10 @@ def _new_passages(document: Document, seen: set[bytes], left_out: Counter[str]) 
     return new
 
 
-class TokenFile:
+class TokenFileWriter:
     """Writes a token file: documents one after the other, each with an end."""
 
-    def __init__(self, path: Path, tokenizer: ByteTokenizer):
+    def __init__(self, path: Path, tokenizer: Tokenizer):
         self._file = path.open("wb")
         self._tokenizer = tokenizer
         self._eos = tokenizer.dtype.type(tokenizer.eos).tobytes()

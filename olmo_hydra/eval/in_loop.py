@@ -8,10 +8,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from olmo_hydra.config.data import TextConfig
 from olmo_hydra.config.root import Config
-from olmo_hydra.data import tokenizer
-from olmo_hydra.data.corpus import Corpus
+from olmo_hydra.data.opened import Data
 from olmo_hydra.eval import baselines, heldout
 from olmo_hydra.eval.generate import sample
 from olmo_hydra.eval.scoring import make_scorer
@@ -24,7 +22,7 @@ class InLoop:
 
     Args:
       config: The run.
-      corpus: Where the held-out text and the baselines' training text come from.
+      data: Where the held-out text and the baselines' training text come from.
       graphdef: The decoder's structure.
       place: Puts a [B, T] array on the devices.
       batch: Rows scored at once.
@@ -35,7 +33,7 @@ class InLoop:
     def __init__(
         self,
         config: Config,
-        corpus: Corpus,
+        data: Data,
         graphdef: nnx.GraphDef,
         *,
         place: Callable[[np.ndarray], jax.Array],
@@ -43,14 +41,10 @@ class InLoop:
         key: jax.Array,
         record: Record,
     ):
-        self._config, self._corpus, self._graphdef = config, corpus, graphdef
-        assert isinstance(config.data, TextConfig), "a corpus is text"
-        self._tokenizer = tokenizer.build(config.data.tokenizer)
+        self._config, self._data, self._graphdef = config, data, graphdef
+        self._tokenizer = data.tokenizer
         self._heldout = heldout.HeldOut(
-            {
-                name: corpus.heldout(name, config.data.heldout_bytes, config.data.heldout_document_bytes)
-                for name in corpus.domains
-            },
+            data.heldout(),
             seq_len=config.data.seq_len,
             eos=self._tokenizer.eos,
             batch=batch,
@@ -67,7 +61,7 @@ class InLoop:
             self._samples(step, params)
 
     def _baselines(self) -> None:
-        files = [np.memmap(file, self._tokenizer.dtype, mode="r") for file in self._corpus.train_files()]
+        files = [file.tokens() for file in self._data.files]
         for name, fit in (("unigram", baselines.unigram), ("trigram", baselines.trigram)):
             score = fit(files, self._tokenizer.vocab_size)
             self._record(heldout.row(0, f"baseline_{name}", self._heldout.evaluate(score)))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from olmo_hydra.config.data import Tokenizer
 from olmo_hydra.config.errors import RequestError, show
+from olmo_hydra.config.tokenizers import KNOWN
 from olmo_hydra.interop.hf_config import SPECIAL
 from olmo_hydra.interop.hf_weights import HFWeights, read_json
 from olmo_hydra.interop.places import find_run, frozen
@@ -23,8 +23,8 @@ FILES = (
 )
 # dolma2's as in allenai/Olmo-3-1025-7B; byte tokens end a document with 256.
 IDS = {
-    Tokenizer.bytes.value: {"eos_token_id": 256},
-    Tokenizer.dolma2.value: {"eos_token_id": 100_257, "pad_token_id": 100_277},
+    "bytes": {"eos_token_id": KNOWN["bytes"].eos},
+    "dolma2": {"eos_token_id": KNOWN["dolma2"].eos, "pad_token_id": KNOWN["dolma2"].pad},
 }
 VOCABULARY = {"tokenizer.json", "vocab.json"}  # no tokenizer is without one of them
 
@@ -103,7 +103,7 @@ def companions_of_run(run_dir: RunDir) -> Companions:
         return Companions(_special(node), _files(run_dir.path / FOLDER))
     tokenizer: str = (content.get("data") or {}).get("tokenizer", "")
     source = (content.get("init") or {}).get("from")
-    if tokenizer != Tokenizer.bytes.value and source is not None:
+    if tokenizer != "bytes" and source is not None:
         kind, _, place = source.partition(":")
         try:
             if kind == "hf":

@@ -76,7 +76,7 @@ def run(parts: Parts, state: State, done: int) -> int:
         batch = next(parts.batches)
         done += 1
         lr = jnp.float32(config.optim.lr * parts.schedule(done))
-        state, metrics = update(state, place(batch, parts), lr)
+        state, metrics = update(state, place(Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT), parts), lr)
         log.later(done, metrics, batch)
         parts.checkpoints.tell(parts.tracker.event)
 
@@ -101,13 +101,12 @@ def save(parts: Parts, state: State, done: int) -> None:
     parts.checkpoints.save(done, state, parts.meta)
 
 
-def place(batch: Batch, parts: Parts) -> Inputs:
-    """The batch on the devices, each micro-batch divided over the mesh."""
-    accumulation = parts.config.hardware.accumulation(len(batch.tokens_BT))
-    shape = (accumulation, -1, batch.tokens_BT.shape[1])
-    arrays_BT = (batch.tokens_BT, batch.labels_BT, batch.segments_BT)
-    arrays_ABT = jax.tree.map(lambda array_BT: array_BT.reshape(shape), arrays_BT)
-    return Inputs(*jax.device_put(arrays_ABT, batch_sharding(parts.mesh, leading=1)))
+def place(inputs: Inputs, parts: Parts) -> Inputs:
+    """A global batch [B, T] on the devices, each of its micro-batches divided over the mesh."""
+    global_batch, seq_len = inputs.tokens.shape
+    shape = (parts.config.hardware.accumulation(global_batch), -1, seq_len)
+    inputs_ABT = jax.tree.map(lambda array_BT: array_BT.reshape(shape), inputs)
+    return jax.device_put(inputs_ABT, batch_sharding(parts.mesh, leading=1))
 
 
 def compiled(parts: Parts, state: State) -> Step:
@@ -118,7 +117,7 @@ def compiled(parts: Parts, state: State) -> Step:
     step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, None))
     zeros_BT = np.zeros((config.train.global_batch, config.data.seq_len), np.int32)
     segments_BT = zeros_BT if config.data.document_mask else None
-    example = place(Batch(0, 1, np.zeros(0, np.uint32), zeros_BT, zeros_BT, segments_BT), parts)
+    example = place(Inputs(zeros_BT, zeros_BT, segments_BT), parts)
     options: dict[str, str | bool] = dict(config.hardware.compiler_options)
     lowered = step.lower(state, example, jnp.float32(0))
     try:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -14,14 +15,15 @@ from olmo_hydra.optim import metrics as optimizer_metrics
 from olmo_hydra.train.state import Program, State
 
 Metrics = dict[str, jax.Array]
+Array = jax.Array | np.ndarray
 
 
 class Inputs(NamedTuple):
     """A global batch on the devices, as [A, B, T]: A micro-batches. `segments` is None where nothing is masked."""
 
-    tokens: jax.Array
-    labels: jax.Array
-    segments: jax.Array | None
+    tokens: Array
+    labels: Array
+    segments: Array | None
 
 
 Step = Callable[[State, Inputs, jax.Array], tuple[State, Metrics]]
@@ -39,7 +41,8 @@ def make_step(program: Program) -> Step:
 
     def loss_sum(params: nnx.State, micro_batch: Inputs, targets: jax.Array) -> Any:
         logits_BTV = nnx.merge(program.graphdef, params)(micro_batch.tokens, micro_batch.segments)
-        logits_NV, labels_N = logits_BTV.reshape(-1, logits_BTV.shape[-1]), micro_batch.labels.reshape(-1)
+        logits_NV = logits_BTV.reshape(-1, logits_BTV.shape[-1])
+        labels_N = jnp.asarray(micro_batch.labels).reshape(-1)
         nats_N, partition_N = cross_entropy(logits_NV, labels_N)
         loss, z_loss = nats_N.sum() / targets, z_weight * jnp.square(partition_N).sum() / targets
         return loss + z_loss, (loss, z_loss)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from olmo_hydra.config.data import DomainConfig, Instances, TextConfig, Tokenizer
+from olmo_hydra.config.data import DomainConfig, Instances, Positions, TextConfig
 from olmo_hydra.data.sources import NOT_OURS
 
 
@@ -22,12 +22,15 @@ def cfg(library: Path) -> TextConfig:
     """That folder as two domains: `asyncio`, and `formats` for the rest."""
     return TextConfig(
         name="library",
-        tokenizer=Tokenizer.bytes,
+        tokenizer="bytes",
         seq_len=64,
         seed=0,
         instances=Instances.windows,
         pack_files=1,
         document_mask=False,
+        document_positions=Positions.continued,
+        repetition_filter=False,
+        filter_padding=False,
         domains={
             "asyncio": DomainConfig(source="files", path=str(library / "asyncio"), pattern="*.py"),
             "formats": DomainConfig(source="files", path=str(library), pattern="[ej]*/**/*.py"),

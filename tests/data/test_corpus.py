@@ -37,16 +37,16 @@ def test_train_files_feed_the_loader(corpus):
     assert [file.stem for file in corpus.train_files()] == corpus.domains == ["asyncio", "formats"]
     batches = batches_of(corpus)
     tokens = [corpus.manifest["domains"][domain]["train"]["tokens"] for domain in corpus.domains]
-    assert batches.n_instances == sum(n // 64 for n in tokens)
-    assert batches.dropped_tokens == sum(n % 64 for n in tokens)
+    assert len(batches.source) == sum(n // 64 for n in tokens)
+    assert batches.source.dropped == sum(n % 64 for n in tokens)
 
 
 def test_documents_of_a_corpus_are_packed(corpus):
     trained = [e for domain in corpus.domains for e in corpus.manifest["documents"][domain] if e["split"] == "train"]
     batches = batches_of(corpus, Instances.packed)
-    assert batches.dropped_tokens == sum(max(0, entry["tokens"] + 1 - 64) for entry in trained)
-    in_instances = batches.n_instances * 64 - batches.padding_tokens
-    assert in_instances + batches.dropped_tokens == sum(entry["tokens"] + 1 for entry in trained)
+    assert batches.source.dropped == sum(max(0, entry["tokens"] + 1 - 64) for entry in trained)
+    in_instances = len(batches.source) * 64 - batches.source.padding
+    assert in_instances + batches.source.dropped == sum(entry["tokens"] + 1 for entry in trained)
 
 
 def test_heldout_documents_are_the_files(corpus, library):

@@ -21,7 +21,7 @@ def two_files(tmp_path):
 def test_instances_are_cut_file_by_file(two_files):
     # OLMo-core, measured: 15 + 15 instances of 64, instance 15 starts at token 0 of the second file.
     batches = batches_of(two_files, seq_len=64, global_batch=30, seed=0)
-    assert batches.n_instances == 30 and batches.dropped_tokens == 2 * 40
+    assert len(batches.source) == 30 and batches.source.dropped == 2 * 40
     batch = batches.batch(0)
     starts = dict(zip(batch.instances_B.tolist(), batch.tokens_BT[:, 0].tolist(), strict=True))
     assert starts == {i: 64 * i for i in range(15)} | {15 + i: 1000 + 64 * i for i in range(15)}
@@ -68,7 +68,7 @@ def test_an_epoch_is_every_instance_once(tmp_path_factory, lengths, seq_len, see
         return
     global_batch = data.draw(st.integers(1, len(windows)))
     batches = batches_of(files, seq_len=seq_len, global_batch=global_batch, seed=seed)
-    per_epoch = batches.batches_per_epoch
+    per_epoch = batches.sampler.batches_per_epoch
     for epoch in (1, 2):
         seen = [batches.batch((epoch - 1) * per_epoch + n) for n in range(per_epoch)]
         assert {batch.epoch for batch in seen} == {epoch}
@@ -117,5 +117,5 @@ def test_files_that_are_no_token_files(tmp_path):
     with pytest.raises(RequestError, match="101 bytes"):
         batches_of([tmp_path / "torn.bin"], seq_len=4, global_batch=1, seed=0)
     tokens = write(tmp_path / "dolma2.bin", np.arange(100_000, 100_008), "<u4")
-    batch = batches_of([tokens], seq_len=8, global_batch=1, seed=0, dtype=np.dtype("<u4")).batch(0)
+    batch = batches_of([tokens], seq_len=8, global_batch=1, seed=0, dtype="<u4", vocab_size=100_278).batch(0)
     assert batch.tokens_BT.tolist() == [list(range(100_000, 100_008))]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.loader import document_numbers
+from olmo_hydra.data.opened import share
 from tests.data.token_files import END, PAD, batches_of, write
 
 
@@ -41,8 +42,8 @@ def test_a_packed_instance(tmp_path, pad):
     batches = batches_of(
         files, seq_len=8, global_batch=3, seed=0, instances=Instances.packed, pack_files=8, document_mask=True, pad=pad
     )
-    assert (batches.n_instances, batches.dropped_tokens, batches.padding_tokens) == (3, 1 + 1, 1 + 6)
-    assert batches.share() == (
+    assert (len(batches.source), batches.source.dropped, batches.source.padding) == (3, 1 + 1, 1 + 6)
+    assert share(batches.source, 8) == (
         "3 instances of 8 tokens, 29.2% of them padding; 2 tokens (10.5%) of the files are in none"
     )
     batch = batches.batch(0)
@@ -105,7 +106,7 @@ def test_every_document_is_in_one_instance(tmp_path_factory, lengths, pack_files
         pad=pad,
     )
     found, padding = [], 0
-    for n in range(batches.n_instances):
+    for n in range(len(batches.source)):
         batch = batches.batch(n)
         tokens, labels, segments = batch.tokens_BT[0], batch.labels_BT[0], batch.segments_BT[0]
         assert segments[0] == 0 and set(np.diff(segments).tolist()) <= {0, 1}
@@ -118,9 +119,9 @@ def test_every_document_is_in_one_instance(tmp_path_factory, lengths, pack_files
         padding += seq_len - n_text
         assert labels[: n_text - 1].tolist() == tokens[1:n_text].tolist() and set(labels[n_text - 1 :]) == {-100}
     assert sorted(found) == sorted(texts)
-    assert padding == batches.padding_tokens
+    assert padding == batches.source.padding
     in_files = sum(file.stat().st_size for file in files) // 2
-    assert batches.dropped_tokens == in_files - sum(map(len, texts))
+    assert batches.source.dropped == in_files - sum(map(len, texts))
 
 
 @pytest.mark.parametrize("instances", Instances)
@@ -131,7 +132,7 @@ def test_reading_ahead_of_masked_documents(tmp_path, instances):
         batches_of(files, seq_len=16, global_batch=4, seed=9, instances=instances, pack_files=2, document_mask=True)
         for _ in range(2)
     )
-    start = batches.batches_per_epoch - 3
+    start = batches.sampler.batches_per_epoch - 3
     for expected, batch in zip(range(start, start + 6), batches.iterate(start), strict=False):
         again = pure.batch(expected)
         assert (batch.n, batch.epoch) == (again.n, again.epoch)

@@ -1,9 +1,15 @@
 """Token files for tests, and `Batches` of them."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 
 from olmo_hydra.config.data import Instances
-from olmo_hydra.data.loader import Batches
+from olmo_hydra.data.files import open_file
+from olmo_hydra.data.instances import Packed, Windows
+from olmo_hydra.data.loader import Batches, Cut
+from olmo_hydra.data.sampler import Sampler
 
 END, PAD = 256, 300
 
@@ -13,8 +19,17 @@ def write(path, tokens, dtype="<u2"):
     return path
 
 
-def batches_of(files, **settings):
-    """`Batches` of windows, without what `settings` change."""
-    windows = {"instances": Instances.windows, "pack_files": 1, "document_mask": False}
-    tokens = {"end": END, "pad": PAD, "dtype": np.dtype("<u2")}
-    return Batches(files, **windows | tokens | settings)
+def files_of(paths, dtype="<u2", label="text"):
+    return [open_file(path, np.dtype(dtype), label=label) for path in paths]
+
+
+def batches_of(
+    paths, *, seq_len, global_batch, seed, instances=Instances.windows, pack_files=1, dtype="<u2", folder=None, **cut
+):
+    """`Batches` of token files of 301 ids (or as many as `vocab_size` says), orders in a folder that goes away."""
+    files = files_of(paths, dtype)
+    is_packed = instances is Instances.packed
+    source = Packed(files, seq_len, pack_files, END) if is_packed else Windows(files, seq_len)
+    folder = folder or Path(tempfile.mkdtemp())
+    sampler = Sampler(len(source), global_batch, seed=seed, folder=folder)
+    return Batches(files, source, sampler, Cut(seq_len, **{"vocab_size": PAD + 1, "end": END, "pad": PAD} | cut))

@@ -115,7 +115,17 @@ def trained(
             tokens_BT = rng.integers(0, 257, (B, T)).astype(np.int32)
             history.done.append(("batch", n))
             during("step", n + 1)
-            yield Batch(n, 1, np.arange(B) + B * n, tokens_BT, np.roll(tokens_BT, -1, axis=1))
+            yield Batch(
+                n=n,
+                epoch=1,
+                row=n,
+                instances_B=np.arange(B) + B * n,
+                tokens_BT=tokens_BT,
+                labels_BT=np.roll(tokens_BT, -1, axis=1),
+                segments_BT=None,
+                by_label_BL=np.full((B, 1), T, np.int32),
+                masked_B=np.zeros(B, bool),
+            )
 
     def evaluate(step: int, state: State) -> None:
         history.done.append(("eval", step))
