@@ -7,7 +7,7 @@ from pathlib import Path
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.data import TextConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.prepare import prepare
+from olmo_hydra.data.text.prepare import prepare
 
 
 def run(action: str, overrides: list[str], as_json: bool) -> None:

@@ -13,8 +13,8 @@ from olmo_hydra.data.corpus import Corpus, HeldoutDocument
 from olmo_hydra.data.files import TokenFile
 from olmo_hydra.data.instances import Packed, Source, Windows
 from olmo_hydra.data.loader import Batches, Cut
-from olmo_hydra.data.prepare import prepare
 from olmo_hydra.data.sampler import Sampler
+from olmo_hydra.data.text.prepare import prepare
 from olmo_hydra.data.tokenizer import Tokenizer
 
 Report = Callable[[str], None]

@@ -9,7 +9,7 @@ from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.corpus import Corpus, cut, split_point
 from olmo_hydra.data.loader import Batches
-from olmo_hydra.data.prepare import prepare
+from olmo_hydra.data.text.prepare import prepare
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.sources import SEPARATOR, SOURCES, Document, LeftOut, docstrings_of, documents
+from olmo_hydra.data.text.sources import SEPARATOR, SOURCES, Document, LeftOut, docstrings_of, documents
 
 
 def texts(cfg):

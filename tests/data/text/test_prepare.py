@@ -16,8 +16,8 @@ from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data import prepare as prepare_module
 from olmo_hydra.data.corpus import Corpus
-from olmo_hydra.data.prepare import prepare
-from olmo_hydra.data.sources import SOURCES, Document
+from olmo_hydra.data.text.prepare import prepare
+from olmo_hydra.data.text.sources import SOURCES, Document
 
 
 def quiet(line: str) -> None:
@@ -194,7 +194,7 @@ def test_an_unwritable_cache(cfg, tmp_path):
 SCRIPT = """
 import os, pickle, signal, sys
 from pathlib import Path
-from olmo_hydra.data.prepare import prepare
+from olmo_hydra.data.text.prepare import prepare
 cfg = pickle.loads(bytes.fromhex(sys.argv[1]))
 left = [int(sys.argv[3])]
 def report(line):
