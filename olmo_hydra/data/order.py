@@ -1,6 +1,7 @@
 """The global order of instances: OLMo-core's, number for number (allenai/OLMo-core, data/data_loader.py at fa6c501)."""
 
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ class Order:
         """Writes the order of an epoch: whole or not at all."""
         chunks = shuffled(self.length // self.chunk, self.seed + epoch)
         self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.file(epoch).with_suffix(f".{os.getpid()}.partial")
+        partial = self.file(epoch).with_suffix(f".{os.getpid()}-{threading.get_ident()}.partial")
         with partial.open("wb") as out:
             for start in range(0, len(chunks), BLOCK):
                 block = chunks[start : start + BLOCK]
