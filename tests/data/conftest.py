@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from olmo_hydra.config.data import DomainConfig, Instances, Positions, TextConfig
-from olmo_hydra.data.text.sources import NOT_OURS
+from olmo_hydra.data.text.sources.installed import NOT_OURS
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ from typing import Any
 from olmo_hydra.config.data import DataConfig, TextConfig
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data.corpus import MANIFEST, SPLITS, Corpus, cut, digest, split_point, token_file, totals
-from olmo_hydra.data.text.sources import NOT_INSTALLED, NOT_UTF8, SEPARATOR, Document, LeftOut, documents, installed
+from olmo_hydra.data.text.sources import Document, LeftOut, documents
+from olmo_hydra.data.text.sources.installed import installed
+from olmo_hydra.data.text.sources.registry import NOT_INSTALLED, NOT_UTF8, SEPARATOR
 from olmo_hydra.data.tokenizer import Tokenizer, build
 
 # What decides how a corpus is read, not what is in it.

