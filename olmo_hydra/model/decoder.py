@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from olmo_hydra.config.data import Positions
 from olmo_hydra.config.hardware import LayerLoop, Remat
 from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.model import norm, rope
@@ -22,14 +23,21 @@ IMPOSSIBLE = -1e30  # the logit of ids that only pad the vocabulary; finite, so 
 
 
 def build(
-    cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat, attend: Attend = xla.attention
+    cfg: ModelConfig,
+    *,
+    rngs: nnx.Rngs,
+    layer_loop: LayerLoop,
+    remat: Remat,
+    attend: Attend = xla.attention,
+    positions: Positions = Positions.continued,
 ) -> "Decoder":
     """The decoder that a config describes, with initial parameters drawn from the `params` stream of `rngs`.
 
     `cfg` is derived and checked. `layer_loop`, `remat` and `attend` change how it is computed, never its parameters or
-    values. Under `nnx.eval_shape` nothing is allocated.
+    values. `positions` says whether rotations run through a row or start at each of its documents. Under
+    `nnx.eval_shape` nothing is allocated.
     """
-    return Decoder(cfg, rngs=rngs, layer_loop=layer_loop, remat=remat, attend=attend)
+    return Decoder(cfg, rngs=rngs, layer_loop=layer_loop, remat=remat, attend=attend, positions=positions)
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,16 @@ class Decoder(nnx.Module):
     `layers` of `n_layers / period`, whichever way the layers are looped over, so that checkpoints do not depend on it.
     """
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs, layer_loop: LayerLoop, remat: Remat, attend: Attend):
+    def __init__(
+        self,
+        cfg: ModelConfig,
+        *,
+        rngs: nnx.Rngs,
+        layer_loop: LayerLoop,
+        remat: Remat,
+        attend: Attend,
+        positions: Positions,
+    ):
         init = Init(cfg, rngs)
         table = init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed"))
         self.embedding = Embedding(table, cfg.compute_dtype)
@@ -59,7 +76,7 @@ class Decoder(nnx.Module):
             for kind in cfg.window_pattern
         )
         self.vocab_size = cfg.vocab_size
-        self.layer_loop, self.remat = layer_loop, remat
+        self.layer_loop, self.remat, self.positions = layer_loop, remat, positions
 
     def __call__(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
         """logits_BTV in fp32, with V the padded vocabulary; position t predicts token t+1.
@@ -87,7 +104,11 @@ class Decoder(nnx.Module):
 
     def _apply(self, positions: int, segments_BT: jax.Array | None) -> Callable[[jax.Array, Block, Layer], jax.Array]:
         """One layer on the residual stream, with its rotations made once for all layers."""
-        rotations = {f: rope.tables(f, positions) for f in {layer.frequencies for layer in self.layers}}
+        if self.positions is Positions.restarted and segments_BT is not None:
+            at = rope.restarted(segments_BT)
+        else:
+            at = jnp.arange(positions)
+        rotations = {f: rope.tables(f, at) for f in {layer.frequencies for layer in self.layers}}
 
         def apply(x_BTD: jax.Array, block: Block, layer: Layer) -> jax.Array:
             return block(x_BTD, rotations[layer.frequencies], layer.window, segments_BT)

@@ -20,16 +20,27 @@ class Frequencies:
 
 
 class Rope(NamedTuple):
-    """Rotation of every position and pair, in fp32."""
+    """Rotation of every position and pair, in fp32; with a leading B where instances have positions of their own."""
 
     cos_TP: jax.Array
     sin_TP: jax.Array
 
 
-def tables(frequencies: Frequencies, positions: int) -> Rope:
-    """Rotations of positions 0 and up."""
-    angle_TP = jnp.arange(positions, dtype=jnp.float32)[:, None] * jnp.asarray(frequencies.radians, jnp.float32)
+def tables(frequencies: Frequencies, positions_T: jax.Array) -> Rope:
+    """Rotations of positions, given as [T] or [B, T]."""
+    angle_TP = positions_T.astype(jnp.float32)[..., None] * jnp.asarray(frequencies.radians, jnp.float32)
     return Rope(frequencies.length * jnp.cos(angle_TP), frequencies.length * jnp.sin(angle_TP))
+
+
+def restarted(segments_BT: jax.Array) -> jax.Array:
+    """positions_BT that count from the start of each document.
+
+    Args:
+      segments_BT: Number of the document that each position belongs to; documents do not interleave.
+    """
+    positions_T = jnp.arange(segments_BT.shape[1])
+    begins_BT = jnp.pad(segments_BT[:, 1:] != segments_BT[:, :-1], ((0, 0), (1, 0)))
+    return positions_T - jax.lax.cummax(jnp.where(begins_BT, positions_T, 0), axis=1)
 
 
 def frequencies(cfg: ModelConfig, kind: Attention) -> Frequencies:
@@ -89,6 +100,6 @@ def yarn_length(factor: float) -> float:
 def rotate(x_BTHD: jax.Array, rope: Rope) -> jax.Array:
     """Queries or keys turned by their position; computed in fp32 and cast back."""
     a_BTHP, b_BTHP = jnp.split(x_BTHD.astype(jnp.float32), 2, axis=-1)
-    cos_T1P, sin_T1P = rope.cos_TP[:, None, :], rope.sin_TP[:, None, :]
+    cos_T1P, sin_T1P = rope.cos_TP[..., None, :], rope.sin_TP[..., None, :]
     turned = (a_BTHP * cos_T1P - b_BTHP * sin_T1P, b_BTHP * cos_T1P + a_BTHP * sin_T1P)
     return jnp.concatenate(turned, axis=-1).astype(x_BTHD.dtype)

@@ -76,7 +76,14 @@ def make_program(config: Config, mesh: Mesh) -> Program:
 def _model(config: Config, mesh: Mesh) -> decoder.Decoder:
     rngs, hardware = nnx.Rngs(params=stream(config.train.seed, "init")), config.hardware
     attend = kernels.build(hardware, mesh)
-    return decoder.build(config.model, rngs=rngs, layer_loop=hardware.layer_loop, remat=hardware.remat, attend=attend)
+    return decoder.build(
+        config.model,
+        rngs=rngs,
+        layer_loop=hardware.layer_loop,
+        remat=hardware.remat,
+        attend=attend,
+        positions=config.data.document_positions,
+    )
 
 
 def _shardings(state: State, mesh: Mesh) -> State:

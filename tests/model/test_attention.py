@@ -23,7 +23,7 @@ def test_qk_norm_forgets_the_scale_it_normalises(config, qk_norm, whole_matters,
     graph, shapes = nnx.split(nnx.eval_shape(lambda: SelfAttention(Init(cfg, nnx.Rngs(0)), xla.attention)))
     params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(leaf.ndim == 1, 0.3, leaf.shape), jnp.float32), shapes)
     weight = jnp.asarray(rng.normal(0, 0.1, params["q"]["weight"].shape), jnp.float32)  # no saturated softmax
-    rotation = rope.tables(rope.Frequencies(tuple(1e4 ** (-np.arange(4) / 4))), 9)
+    rotation = rope.tables(rope.Frequencies(tuple(1e4 ** (-np.arange(4) / 4))), jnp.arange(9))
     layer = jax.jit(lambda params: nnx.merge(graph, params)(x_BTD, rotation, window=None))
 
     def output(weight):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from olmo_hydra.config.data import Positions
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.hardware import LayerLoop, Remat
 from olmo_hydra.config.model import Attention, BlockNorm, QKNorm
@@ -67,37 +68,51 @@ def test_a_head_of_zeros_gives_the_ids_that_exist_one_probability(config, lively
         np.testing.assert_allclose(found_T, np.log(cfg.vocab_size), rtol=3e-7)
 
 
-def test_documents_of_one_row_do_not_see_each_other(config, lively):
-    rng = np.random.default_rng()
-    cfg = config()
-    model = jax.jit(nnx.merge(*lively(cfg, seed=rng.integers(2**32))))
-    tokens_BT = tokens_of(cfg, rng, batch=1, positions=13)
-    segments_BT = jnp.asarray([[0] * 4 + [1] * 7 + [2] * 2])
-    alone = [model(tokens_BT[:, cut]) for cut in (slice(0, 4), slice(4, 11), slice(11, 13))]
-    together = model(tokens_BT, segments_BT)
-    # Positions go on through the row; what a document sees depends on distances alone.
-    np.testing.assert_allclose(together, jnp.concatenate(alone, axis=1), rtol=0, atol=2e-5)
-    assert np.abs(together - model(tokens_BT))[:, 4:, : cfg.vocab_size].max() > 1e-2
+DOCUMENTS = (slice(0, 4), slice(4, 11), slice(11, 13))
+SEGMENTS_BT = np.array([[0] * 4 + [1] * 7 + [2] * 2])
 
 
-def test_gradients_equal_finite_differences_of_the_reference(config, lively):
+@pytest.mark.parametrize("changes", [{}, {"yarn_factor": 8.0}], ids=["plain", "yarn"])
+def test_documents_of_one_row_are_each_alone(config, lively, changes):
+    """Wherever positions start: what a document sees depends on distances alone."""
+    rng = np.random.default_rng()
+    cfg, seed = config(**changes), rng.integers(2**32)
+    tokens_BT = tokens_of(cfg, rng, batch=1)
+    found = {}
+    for positions in Positions:
+        graph, params = lively(cfg, seed, positions=positions)
+        model = jax.jit(nnx.merge(graph, params))
+        found[positions] = np.asarray(model(tokens_BT, SEGMENTS_BT))[0, :, : cfg.vocab_size]
+        unmasked = np.asarray(model(tokens_BT))[0, :, : cfg.vocab_size]
+        assert np.abs(found[positions] - unmasked)[4:].max() > 1e-2
+    alone = [forward(cfg, named(params), np.asarray(tokens_BT[0, cut])) for cut in DOCUMENTS]
+    for logits_TV in found.values():
+        np.testing.assert_allclose(logits_TV, np.concatenate(alone), rtol=0, atol=2e-5)
+    continued, restarted = found[Positions.continued], found[Positions.restarted]
+    assert (continued[:4] == restarted[:4]).all() and (continued[4:] != restarted[4:]).any(), "other rotations"
+
+
+@pytest.mark.parametrize("documents", [(slice(0, 13),), DOCUMENTS], ids=["one document", "three, restarted"])
+def test_gradients_equal_finite_differences_of_the_reference(config, lively, documents):
     rng = np.random.default_rng()
     cfg = config()
-    graph, params = lively(cfg, seed=rng.integers(2**32))
+    graph, params = lively(cfg, seed=rng.integers(2**32), positions=Positions.restarted)
     tokens_BT = tokens_of(cfg, rng, batch=1)
     weight_TV = rng.normal(size=(13, cfg.vocab_size))
+    segments_BT = None if len(documents) == 1 else SEGMENTS_BT
 
     def weighted(params):
-        return (nnx.merge(graph, params)(tokens_BT)[0, :, : cfg.vocab_size] * weight_TV).mean()
+        return (nnx.merge(graph, params)(tokens_BT, segments_BT)[0, :, : cfg.vocab_size] * weight_TV).mean()
+
+    def reference(values):
+        logits = [forward(cfg, values, np.asarray(tokens_BT[0, document])) for document in documents]
+        return (np.concatenate(logits) * weight_TV).mean()
 
     grads = named(quick_jit(jax.grad(weighted))(params))
     values = {name: np.asarray(value, np.float64) for name, value in named(params).items()}
     for name, value in values.items():
         direction = rng.normal(size=value.shape) / np.sqrt(value.size)
-        ahead, behind = (
-            (forward(cfg, {**values, name: value + step * direction}, np.asarray(tokens_BT[0])) * weight_TV).mean()
-            for step in (1e-5, -1e-5)
-        )
+        ahead, behind = (reference({**values, name: value + step * direction}) for step in (1e-5, -1e-5))
         scale = np.linalg.norm(grads[name]) / np.sqrt(value.size)
         np.testing.assert_allclose(
             (grads[name] * direction).sum(), (ahead - behind) / 2e-5, rtol=2e-4, atol=1e-4 * scale, err_msg=name

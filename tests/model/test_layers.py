@@ -30,7 +30,9 @@ def test_norm_and_rope_of_bf16_are_those_of_fp32_rounded(config):
     x_BTHD = jnp.asarray(np.random.default_rng().normal(size=(2, 7, 3, 24)), jnp.bfloat16)
     for layer_or_rotation in (
         layer,
-        lambda x: rope.rotate(x, rope.tables(rope.frequencies(config(rope_theta=1e4, head_dim=24), Attention.full), 7)),
+        lambda x: rope.rotate(
+            x, rope.tables(rope.frequencies(config(rope_theta=1e4, head_dim=24), Attention.full), jnp.arange(7))
+        ),
     ):
         y_BTHD = layer_or_rotation(x_BTHD)
         assert y_BTHD.dtype == jnp.bfloat16
@@ -39,7 +41,7 @@ def test_norm_and_rope_of_bf16_are_those_of_fp32_rounded(config):
 
 
 def test_rope_known_answer(config):
-    tables = rope.tables(rope.frequencies(config(head_dim=4, rope_theta=100.0), Attention.full), 3)
+    tables = rope.tables(rope.frequencies(config(head_dim=4, rope_theta=100.0), Attention.full), jnp.arange(3))
     angles = np.array([[0, 0], [1, 0.1], [2, 0.2]])  # theta^0 and theta^-1/2
     np.testing.assert_allclose(tables.cos_TP, np.cos(angles), rtol=1e-6)
     np.testing.assert_allclose(tables.sin_TP, np.sin(angles), rtol=1e-6)
@@ -50,7 +52,8 @@ def test_rope_known_answer(config):
 
 def test_rope_frequencies_of_olmo3(config):
     """Olmo 3's own (head dimension 128, theta 5e5); sin of position 1 is the frequency where that is small."""
-    sin_P = np.asarray(rope.tables(rope.frequencies(config(head_dim=128), Attention.sliding), 2).sin_TP)[1]
+    tables = rope.tables(rope.frequencies(config(head_dim=128), Attention.sliding), jnp.arange(2))
+    sin_P = np.asarray(tables.sin_TP)[1]
     np.testing.assert_allclose(sin_P[16], np.sin(0.03760603), rtol=1e-6)
     np.testing.assert_allclose(sin_P[63], 3.068926e-7 * 8, rtol=1e-6)  # the table's is divided by YaRN's factor
 
@@ -70,11 +73,21 @@ def test_yarn_of_olmo3(config):
     assert unchanged.length == 1 and unchanged.radians == pytest.approx(plain.radians, rel=1e-6)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=5), min_size=1, max_size=3))
+def test_positions_restart_at_each_document(lengths):
+    width = max(map(sum, lengths))
+    rows = [[*row, width - sum(row)] for row in lengths]  # what is left of a row is one more document
+    segments_BT = np.array([np.repeat(np.arange(len(row)), row) for row in rows])
+    expected = [np.concatenate([np.arange(length) for length in row]) for row in rows]
+    np.testing.assert_array_equal(rope.restarted(jnp.asarray(segments_BT)), expected)
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), shift=st.integers(0, 40))
 def test_rope_depends_on_distance_alone(seed, shift):
     rng = np.random.default_rng(seed)
-    tables = rope.tables(rope.Frequencies(tuple(5e5 ** (-np.arange(4) / 4))), 64)
+    tables = rope.tables(rope.Frequencies(tuple(5e5 ** (-np.arange(4) / 4))), jnp.arange(64))
     q, k = (jnp.tile(jnp.asarray(rng.normal(size=8), jnp.float32), (1, 64, 1, 1)) for _ in range(2))
     products = np.asarray(jnp.einsum("BTHD,BSHD->TS", rope.rotate(q, tables), rope.rotate(k, tables)))
     np.testing.assert_allclose(products[20 + shift, 5 + shift], products[20, 5], atol=2e-5)

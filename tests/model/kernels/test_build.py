@@ -8,6 +8,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from olmo_hydra.config.compose import compose
+from olmo_hydra.config.data import Positions
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import LayerLoop, Remat
 from olmo_hydra.model import decoder, kernels
@@ -66,7 +67,10 @@ def cudnn_arguments(*args, **kwargs):
     ids=["splash", "cudnn"],
 )
 def test_a_decoder_is_the_same_with_every_kernel(config, lively, attend, layer_loop):
-    """Logits and every gradient, grouped queries, a full layer and a sliding one, documents, recomputed layers."""
+    """Logits and every gradient, grouped queries, a full layer and a sliding one, documents, recomputed layers.
+
+    Positions start at each document, so that the rotations of two rows differ.
+    """
     rng = np.random.default_rng()
     cfg, seed = config(n_layers=2), rng.integers(2**32)
     tokens_BT = jnp.asarray(rng.integers(0, cfg.vocab_size, (2, 21)), jnp.int32)
@@ -77,7 +81,8 @@ def test_a_decoder_is_the_same_with_every_kernel(config, lively, attend, layer_l
     def logits_and_grads(attend):
         @nnx.eval_shape
         def model():
-            return decoder.build(cfg, rngs=nnx.Rngs(0), layer_loop=layer_loop, remat=Remat.full, attend=attend)
+            loop = {"layer_loop": layer_loop, "remat": Remat.full}
+            return decoder.build(cfg, rngs=nnx.Rngs(0), **loop, attend=attend, positions=Positions.restarted)
 
         graph = nnx.split(model)[0]
 
