@@ -74,11 +74,15 @@ def test_words_decide_and_nothing_else(copy, found):
     )
 
 
-def test_no_gram_spans_two_documents():
-    first, second = words(*range(7)), words(*range(7, 13))
+@pytest.mark.parametrize("cut", range(1, 13))
+def test_no_gram_spans_two_documents(cut):
+    first, second = words(*range(cut)), words(*range(cut, 13))
     assert summary([("both", f"{first} {second}")], train=[first, second])["grams_shared"] == 0
     assert summary([("both", f"{first} {second}")], train=[f"{first}\n{second}"])["grams_shared"] == 1
-    assert Grams.of([first, second, "", "!"]).hashes_G.size == 0
+
+
+def test_short_texts_have_no_grams():
+    assert Grams.of([words(*range(12)), "", "!"]).hashes_G.size == 0
     assert Grams.of([]).found([words(*range(50))]).size == 0
 
 
