@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from olmo_hydra.data.document_index import How, Index
 from olmo_hydra.data.files import TokenFile
-from olmo_hydra.data.packing import documents, pack
 
 
 class Span(NamedTuple):
@@ -73,42 +74,63 @@ class Windows:
         return [Span(file, (i - int(self._starts[file])) * self._seq_len, self._seq_len)]
 
 
-class Packed:
-    """Documents packed by best fit, those of `pack_files` consecutive files together; numbered in order of creation.
+class _Documents:
+    """Instances of whole documents, found once and kept in a file.
 
     A document is its tokens and the end after them; a longer one than `seq_len` is cut there. What it loses is dropped,
-    and so is what follows the last end of a file. Same instances as OLMo-core's packed dataset with `truncate`, but for
-    documents of equal length (see `pack`).
+    and so is what follows the last end of a file.
     """
 
-    def __init__(self, files: Sequence[TokenFile], seq_len: int, pack_files: int, end: int):
-        numbers = range(len(files))
-        groups = [numbers[i : i + pack_files] for i in numbers[::pack_files]]
-        packed = [self._group(files, group, seq_len, end) for group in groups]
-        # Of each document, in the order of instances: its file, where it starts there, its length.
-        self._documents_N3 = np.concatenate([documents_N3 for documents_N3, _ in packed])
-        sizes = np.concatenate([np.diff(bounds) for _, bounds in packed])
-        self._bounds = np.concatenate([[0], np.cumsum(sizes)])
-        firsts = np.cumsum([0, *(len(bounds) - 1 for _, bounds in packed)]).tolist()
+    def __init__(
+        self,
+        files: Sequence[TokenFile],
+        seq_len: int,
+        groups: Sequence[Sequence[int]],
+        end: int,
+        folder: Path,
+        how: How,
+    ):
+        self._index = Index.of(files, groups, seq_len, end, how, folder)
+        firsts, kept = self._index.firsts, self._index.kept
         self.parts = [Part(firsts[i], firsts[i + 1] - firsts[i], tuple(group)) for i, group in enumerate(groups)]
-        kept = int(self._documents_N3[:, 2].sum())
         self.dropped = sum(file.n_tokens for file in files) - kept
         self.padding = len(self) * seq_len - kept
 
     def __len__(self) -> int:
-        return len(self._bounds) - 1
+        return self._index.firsts[-1]
 
     def spans(self, i: int) -> list[Span]:
-        return [Span(*row) for row in self._documents_N3[self._bounds[i] : self._bounds[i + 1]].tolist()]
+        return [Span(*document) for document in self._index.documents(i)]
 
-    def _group(
-        self, files: Sequence[TokenFile], group: Sequence[int], seq_len: int, end: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        of_files = []
-        for number in group:
-            bounds = documents(files[number].tokens(), end)
-            lengths = np.minimum(np.diff(bounds), seq_len)
-            of_files.append(np.stack([np.full_like(lengths, number), bounds[:-1], lengths], axis=1))
-        documents_N3 = np.concatenate(of_files)
-        order, bounds = pack(documents_N3[:, 2], seq_len)
-        return documents_N3[order], bounds
+
+class Packed(_Documents):
+    """Documents packed by best fit, those of `pack_files` consecutive files together; numbered in order of creation.
+
+    Same instances as OLMo-core's packed dataset with `truncate`, but for documents of equal length (see `pack`).
+
+    Args:
+      files: Token files.
+      seq_len: Tokens an instance.
+      pack_files: Files whose documents are packed together.
+      end: The token that ends a document.
+      folder: Where the packing is kept.
+    """
+
+    def __init__(self, files: Sequence[TokenFile], seq_len: int, pack_files: int, end: int, folder: Path):
+        numbers = range(len(files))
+        groups = [numbers[i : i + pack_files] for i in numbers[::pack_files]]
+        super().__init__(files, seq_len, groups, end, folder, "packed")
+
+
+class Padded(_Documents):
+    """Documents one by one, in file order: the instances of OLMo-core's padded dataset.
+
+    Args:
+      files: Token files.
+      seq_len: Tokens an instance.
+      end: The token that ends a document.
+      folder: Where the list of documents is kept.
+    """
+
+    def __init__(self, files: Sequence[TokenFile], seq_len: int, end: int, folder: Path):
+        super().__init__(files, seq_len, [[i] for i in range(len(files))], end, folder, "padded")

@@ -3,12 +3,17 @@
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import grain
 import numpy as np
+from absl import flags
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files import TokenFile, tokens_of
 from olmo_hydra.data.instances import Source
+from olmo_hydra.data.repetition import repeats
 from olmo_hydra.data.sampler import Sampler
 
 IGNORED = -100
@@ -75,7 +80,11 @@ class Batches:
         self._label_of_file = [numbers[file.label] for file in files]
 
     def batch(self, n: int, process: int = 0, processes: int = 1) -> Batch:
-        """The part of global batch `n` that a process reads. Epoch follows epoch, each in its own order."""
+        """The part of global batch `n` that a process reads. Epoch follows epoch, each in its own order.
+
+        Raises:
+          RequestError: A file or the order cannot be read, or a token is past the vocabulary.
+        """
         instances_B = self.sampler.take(n, 1, process, processes)[0]
         shape_BT = (len(instances_B), self.cut.seq_len)
         tokens_BT = np.full(shape_BT, self.cut.pad, np.int32)
@@ -87,30 +96,63 @@ class Batches:
             for file, start, length in self.source.spans(i):
                 here = slice(filled, filled + length)
                 tokens_BT[b, here] = tokens_of(self.files, file, start, length, self.cut.vocab_size)
-                labels_BT[b, here] = tokens_BT[b, here]
-                targets = self.files[file].targets()
-                if targets is not None:
-                    labels_BT[b, here][~targets[start : start + length]] = IGNORED
+                shifted = slice(max(filled - 1, 0), filled + length - 1)  # a target stands before its token
+                labels_BT[b, shifted] = tokens_BT[b, shifted.start + 1 : filled + length]
+                if mask := self.files[file].mask:
+                    may_be = mask.read(start, start + length)[filled == 0 :]
+                    labels_BT[b, shifted][~may_be] = IGNORED
                 by_label_BL[b, self._label_of_file[file]] += length
                 filled += length
-            labels_BT[b, :-1], labels_BT[b, -1] = labels_BT[b, 1:].copy(), IGNORED
             if segments_BT is not None:
                 segments_BT[b] = document_numbers(tokens_BT[b, :filled], self.cut.end, self.cut.seq_len)
         masked_B = np.zeros(len(instances_B), bool)
+        if self.cut.repetition_filter:
+            text_B = by_label_BL.sum(axis=1)
+            masked_B = repeats(tokens_BT, np.full_like(text_B, shape_BT[1]) if self.cut.filter_padding else text_B)
+            labels_BT[masked_B] = IGNORED
         place = self.sampler.place(n)
         return Batch(n, place.epoch, place.row, instances_B, tokens_BT, labels_BT, segments_BT, by_label_BL, masked_B)
 
     def iterate(
         self, start: int, process: int = 0, processes: int = 1, *, threads: int = 2, workers: int = 0
     ) -> Generator[Batch]:
-        """Batches `start`, `start + 1`, ... without end, read ahead by threads that stop when this is closed."""
+        """Batches `start`, `start + 1`, ... without end, read ahead until this is closed.
+
+        Neither `threads` nor `workers` changes a batch or their order.
+
+        Args:
+          start: Number of the first.
+          process: Which of `processes` reads.
+          processes: That share every batch.
+          threads: That read ahead, in each process that reads; 0 reads when asked.
+          workers: Processes that read ahead; 0: this one.
+
+        Raises:
+          RequestError: What `batch` raises, also where another thread or process read.
+        """
         ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=AHEAD)
         numbers = grain.MapDataset.range(start, sys.maxsize)
-        batches = iter(numbers.map(lambda n: self.batch(n, process, processes)).to_iter_dataset(ahead))
+        dataset = numbers.map(partial(self._fields, process, processes)).to_iter_dataset(ahead)
+        if workers:
+            flags.FLAGS.mark_as_parsed()  # grain's own; they are parsed only where absl starts the program
+            dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+        read = iter(dataset)
         try:
-            yield from batches
+            for fields in read:
+                if isinstance(fields, RequestError):
+                    raise fields
+                if workers:  # which hand arrays over in memory that goes away with them; JAX may go on using it
+                    fields = {k: np.array(v) if isinstance(v, np.ndarray) else v for k, v in fields.items()}
+                yield Batch(**fields)
         finally:
-            batches.close()
+            read.close()
+
+    def _fields(self, process: int, processes: int, n: int) -> dict[str, Any] | RequestError:
+        """A batch as grain hands it on, or why there is none: grain would wrap an exception in its own."""
+        try:
+            return vars(self.batch(n, process, processes))
+        except RequestError as error:
+            return error
 
 
 def document_numbers(text_S: np.ndarray, end: int, seq_len: int) -> np.ndarray:

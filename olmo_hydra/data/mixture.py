@@ -38,9 +38,9 @@ class Ingredient:
 class Mixture:
     """A source made of others. Its instances are numbered ingredient by ingredient, and each repeat has its own number.
 
-    Ingredient i is sampled without replacement by the permutation of PCG64(seed + i): all of it as often as it fits, the
-    rest is the beginning of that permutation. So do `MixingInstanceSource` and `SamplingInstanceSource` of
-    allenai/OLMo-core 3.0.0 (data/composable); sizes follow `sample_sizes`.
+    Ingredient i is sampled without replacement by the permutation of PCG64(seed + i): all of it as often as it fits,
+    and for the rest its beginning. So do `MixingInstanceSource` and `SamplingInstanceSource` of allenai/OLMo-core 3.0.0
+    (data/composable). Sizes follow `sample_sizes`.
 
     Args:
       ingredients: The sources.
@@ -147,7 +147,7 @@ def _too_much(
     unit: int,
 ) -> RequestError:
     short = [i for i, limit in enumerate(limits) if limit < total]
-    needed = {i: ceil(100 * total * shares[i] / available[i]) / 100 for i in short}
+    needed = {i: ceil(Fraction(100 * ceil(total * shares[i]), available[i])) / 100 for i in short}
     raised = " ".join(f"data.sources.{ingredients[i].label}.max_repetition={needed[i]}" for i in short)
     worst = ingredients[min(short, key=lambda i: limits[i])]
     return RequestError(

@@ -11,7 +11,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.root import Config
 from olmo_hydra.data.corpus import Corpus, HeldoutDocument
 from olmo_hydra.data.files import TokenFile
-from olmo_hydra.data.instances import Packed, Source, Windows
+from olmo_hydra.data.instances import Packed, Padded, Source, Windows
 from olmo_hydra.data.loader import Batches, Cut
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.data.text.prepare import prepare
@@ -65,7 +65,7 @@ def open_data(config: Config, cache: Path, report: Report) -> Data:
     cfg = config.data
     listing = list_files(cfg, cache, report)
     tokenizer = listing.tokenizer
-    source = make_source(cfg, listing.files, tokenizer)
+    source = make_source(cfg, listing.files, tokenizer, cache)
     if len(source) < config.train.global_batch:
         raise too_few(cfg, len(source), config.train.global_batch)
     assert cfg.seed is not None
@@ -111,15 +111,15 @@ def corpus_listing(corpus: Corpus, cfg: DataConfig) -> Listing:
     return Listing(corpus.tokenizer, corpus.train_files(), lambda: corpus.heldout_documents(cfg), facts)
 
 
-def make_source(cfg: DataConfig, files: Sequence[TokenFile], tokenizer: Tokenizer) -> Source:
+def make_source(cfg: DataConfig, files: Sequence[TokenFile], tokenizer: Tokenizer, cache: Path) -> Source:
     """The instances of the files."""
     match cfg.instances:
         case Instances.windows:
             return Windows(files, cfg.seq_len, cfg.chunk)
         case Instances.packed:
-            return Packed(files, cfg.seq_len, cfg.pack_files, tokenizer.eos)
+            return Packed(files, cfg.seq_len, cfg.pack_files, tokenizer.eos, cache / "packing")
         case Instances.padded:
-            raise RequestError("cannot be read yet", key="data.instances", value=cfg.instances)
+            return Padded(files, cfg.seq_len, tokenizer.eos, cache / "packing")
 
 
 def share(source: Source, seq_len: int) -> str:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.order import Order
 
 
@@ -42,7 +43,18 @@ class Sampler:
         return Place(epoch + 1, row)
 
     def take(self, first: int, count: int, process: int = 0, processes: int = 1) -> np.ndarray:
-        """What `process` reads of global batches `first`, `first + 1`, ...: uint32 of shape (count, B / processes)."""
+        """What `process` reads of global batches `first`, `first + 1`, ...: uint32 of shape (count, B / processes).
+
+        Raises:
+          RequestError: The processes cannot share a batch evenly, or the order cannot be read or written.
+        """
+        if self.global_batch % processes:
+            raise RequestError(
+                f"{processes} processes cannot read equal parts of it",
+                key="train.global_batch",
+                value=self.global_batch,
+                instead=f"train.global_batch={-(-self.global_batch // processes) * processes} or other processes",
+            )
         parts = []
         while count > 0:
             epoch, row = self.place(first)

@@ -7,7 +7,7 @@ import numpy as np
 
 from olmo_hydra.config.data import Instances
 from olmo_hydra.data.files import open_file
-from olmo_hydra.data.instances import Packed, Windows
+from olmo_hydra.data.instances import Packed, Padded, Windows
 from olmo_hydra.data.loader import Batches, Cut
 from olmo_hydra.data.sampler import Sampler
 
@@ -19,17 +19,35 @@ def write(path, tokens, dtype="<u2"):
     return path
 
 
-def files_of(paths, dtype="<u2", label="text"):
-    return [open_file(path, np.dtype(dtype), label=label) for path in paths]
+def files_of(paths, dtype="<u2", label="text", masks=None):
+    masks = masks or [None] * len(paths)
+    return [open_file(path, np.dtype(dtype), label=label, mask=mask) for path, mask in zip(paths, masks, strict=True)]
 
 
 def batches_of(
-    paths, *, seq_len, global_batch, seed, instances=Instances.windows, pack_files=1, dtype="<u2", folder=None, **cut
+    paths,
+    *,
+    seq_len,
+    global_batch,
+    seed,
+    instances=Instances.windows,
+    pack_files=1,
+    dtype="<u2",
+    folder=None,
+    chunk=1,
+    masks=None,
+    **cut,
 ):
     """`Batches` of token files of 301 ids (or as many as `vocab_size` says), orders in a folder that goes away."""
-    files = files_of(paths, dtype)
-    is_packed = instances is Instances.packed
-    source = Packed(files, seq_len, pack_files, END) if is_packed else Windows(files, seq_len)
+    files = files_of(paths, dtype, masks=masks)
+    cut = {"vocab_size": PAD + 1, "end": END, "pad": PAD} | cut
     folder = folder or Path(tempfile.mkdtemp())
-    sampler = Sampler(len(source), global_batch, seed=seed, folder=folder)
-    return Batches(files, source, sampler, Cut(seq_len, **{"vocab_size": PAD + 1, "end": END, "pad": PAD} | cut))
+    match instances:
+        case Instances.windows:
+            source = Windows(files, seq_len, chunk)
+        case Instances.packed:
+            source = Packed(files, seq_len, pack_files, cut["end"], folder)
+        case Instances.padded:
+            source = Padded(files, seq_len, cut["end"], folder)
+    sampler = Sampler(len(source), global_batch, seed=seed, chunk=chunk, folder=folder)
+    return Batches(files, source, sampler, Cut(seq_len, **cut))
