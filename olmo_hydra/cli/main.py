@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from olmo_hydra.cli import convert
+from olmo_hydra.cli import convert, data
 from olmo_hydra.cli.commands import Commands
 from olmo_hydra.cli.guard import guarded
 from olmo_hydra.config.errors import RequestError
@@ -27,11 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("overrides", nargs="*", help="as for train.py: model=olmo3_7b hardware=ironwood")
     sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
 
-    sub = commands.add("data", "prepare the text of a config, or look at it", _data)
-    sub.add_argument("action", choices=("prepare", "inspect"))
-    sub.add_argument("overrides", nargs="*", help="as for train.py: data=python_text")
-    sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
-
+    data.add_commands(commands.add("data", "prepare text, see what a run reads, prove how often"))
     convert.add_commands(commands.add("convert", "weights from and to Hugging Face's format"))
 
     sub = commands.add("report", "write report.html of a run from its directory", _report)
@@ -50,12 +46,6 @@ def _preflight(parsed: argparse.Namespace) -> None:
     from olmo_hydra.cli import preflight
 
     preflight.run(parsed.overrides, parsed.json)
-
-
-def _data(parsed: argparse.Namespace) -> None:
-    from olmo_hydra.cli import data
-
-    data.run(parsed.action, parsed.overrides, parsed.json)
 
 
 def _report(parsed: argparse.Namespace) -> None:

@@ -1,0 +1,149 @@
+"""Simulates what the processes of a run read, from its own sampler, and counts it.
+
+Shapes: n instances of a batch, B of them; P parts of the corpus; K pieces of an epoch; N processes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from olmo_hydra.data.instances import Part
+from olmo_hydra.data.sampler import Sampler
+
+READ_TOGETHER = 1 << 22  # instances that are looked at together: bounds the memory beside the counts
+PIECES = 100  # of an epoch, of which each says how much of it had been read before
+MANY = 255  # counts stop here
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """What the processes read of one epoch.
+
+    `once_P`, `never_P` and `repeated_P` count the instances of each part, `reads` what was read, repeats included.
+    `run_reads_P` are the reads up to the end of the run. `batches_K` are the batches of each piece, `repeats_KN` how
+    many reads of it, by process, were of instances that had been read before. `differing` batches, of which
+    `first_differing` is the first, are not the set that a single process would read. `widths_N` are the instances of a
+    batch that each process reads.
+    """
+
+    epoch: int
+    once_P: np.ndarray
+    never_P: np.ndarray
+    repeated_P: np.ndarray
+    run_reads_P: np.ndarray
+    reads: int
+    batches_K: np.ndarray
+    repeats_KN: np.ndarray
+    differing: int
+    first_differing: int | None
+    widths_N: tuple[int, ...]
+
+    @property
+    def distinct(self) -> int:
+        """Instances that were read at all."""
+        return int(self.once_P.sum() + self.repeated_P.sum())
+
+
+def simulate(
+    sampler: Sampler,
+    parts: Sequence[Part],
+    epoch: int,
+    *,
+    steps: int,
+    processes: int = 1,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Epoch:
+    """Reads the order of an epoch as the processes of a run would, whole, also where the run ends in it.
+
+    Args:
+      sampler: The run's.
+      parts: Of its corpus.
+      epoch: From 1.
+      steps: Batches of the run.
+      processes: How many read; they divide the batch.
+      progress: Told the share that is done.
+    """
+    counts = np.zeros(sampler.n_instances, np.uint8)
+    batches = sampler.batches_per_epoch
+    first = (epoch - 1) * batches
+    end = min(max(steps - first, 0), batches)  # where the run ends, as a row of this epoch
+    sizes, repeats, differing = [], [], []
+    widths_N: tuple[int, ...] = (0,) * processes
+    reads = 0
+    run_reads_P = np.zeros(len(parts), np.int64)
+    for row, count in _pieces(batches, sampler.global_batch, end):
+        read_N = [sampler.take(first + row, count, process, processes) for process in range(processes)]
+        repeats.append([_mark(counts, read) for read in read_N])
+        sizes.append(count)
+        reads += sum(read.size for read in read_N)
+        widths_N = tuple(read.shape[1] for read in read_N)
+        if processes > 1:
+            whole = sampler.take(first + row, count)
+            differing += [first + row + i for i in _differing(read_N, whole)]
+        if row + count == end:
+            run_reads_P = _by_part(counts, parts)[2]
+        progress((row + count) / batches)
+    once_P, repeated_P, _ = _by_part(counts, parts)
+    never_P = np.array([part.size for part in parts], np.int64) - once_P - repeated_P
+    return Epoch(
+        epoch,
+        once_P,
+        never_P,
+        repeated_P,
+        run_reads_P,
+        reads,
+        np.array(sizes, np.int64),
+        np.array(repeats, np.int64),
+        len(differing),
+        differing[0] if differing else None,
+        widths_N,
+    )
+
+
+def _pieces(batches: int, global_batch: int, end: int) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of each piece of an epoch; one ends where the run does."""
+    size = max(1, min(READ_TOGETHER // global_batch, -(-batches // PIECES)))
+    row = 0
+    while row < batches:
+        stop = min(row + size, batches)
+        if row < end < stop:
+            stop = end
+        yield row, stop - row
+        row = stop
+
+
+def _mark(counts: np.ndarray, read: np.ndarray) -> int:
+    """Counts instances as read; gives how many of these reads were of one that had been read before."""
+    read = np.sort(read, axis=None)
+    is_first = np.ones(len(read), bool)
+    np.not_equal(read[1:], read[:-1], out=is_first[1:])
+    if is_first.all():
+        instances, times = read, np.uint16(1)
+    else:
+        firsts = np.flatnonzero(is_first)
+        instances, times = read[firsts], np.minimum(np.diff(firsts, append=len(read)), MANY).astype(np.uint16)
+    before = counts[instances]
+    counts[instances] = np.minimum(before + times, MANY).astype(np.uint8)
+    return len(read) - int(np.count_nonzero(before == 0))
+
+
+def _differing(read_N: Sequence[np.ndarray], whole: np.ndarray) -> list[int]:
+    """Rows whose instances, of all processes together, are not those of `whole`."""
+    together = np.concatenate(read_N, axis=1)
+    if together.shape != whole.shape:
+        return list(range(len(whole)))
+    return np.flatnonzero((np.sort(together, axis=1) != np.sort(whole, axis=1)).any(axis=1)).tolist()
+
+
+def _by_part(counts: np.ndarray, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each part: instances that were read once, those that were read more often, and all reads."""
+    once_P, repeated_P, reads_P = (np.zeros(len(parts), np.int64) for _ in range(3))
+    for number, part in enumerate(parts):
+        for start in range(part.first, part.first + part.size, READ_TOGETHER):
+            block = counts[start : min(start + READ_TOGETHER, part.first + part.size)]
+            once = np.count_nonzero(block == 1)
+            once_P[number] += once
+            repeated_P[number] += np.count_nonzero(block) - once
+            reads_P[number] += block.sum(dtype=np.int64)
+    return once_P, repeated_P, reads_P
