@@ -35,7 +35,7 @@ def make_once(file: Path, write: Callable[[Path], None]) -> None:
                     partial.unlink(missing_ok=True)
     except OSError as error:
         raise RequestError(
-            f"cannot write to the cache ({error.strerror})",
+            f"cannot write to the cache ({error.strerror or error})",
             key="run.root",
             where=str(file),
             instead="run.root=<a folder you can write, with some space>",
