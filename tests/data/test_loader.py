@@ -1,15 +1,25 @@
+import hashlib
 import itertools
+import multiprocessing
+import os
+import subprocess
+import sys
 import threading
+from contextlib import closing
+from pathlib import Path
 
-import grain
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import loader
-from tests.data.token_files import END, batches_of, write
+from olmo_hydra.data.files import open_file
+from olmo_hydra.data.instances import Packed
+from olmo_hydra.data.loader import Batches, Cut
+from olmo_hydra.data.sampler import Sampler
+from tests.data.token_files import END, PAD, batches_of, write
 
 
 @pytest.fixture
@@ -20,7 +30,7 @@ def two_files(tmp_path):
 
 def test_instances_are_cut_file_by_file(two_files):
     # OLMo-core, measured: 15 + 15 instances of 64, instance 15 starts at token 0 of the second file.
-    batches = batches_of(two_files, seq_len=64, global_batch=30, seed=0)
+    batches = batches_of(two_files, seq_len=64, global_batch=30, seed=0, vocab_size=2000)
     assert len(batches.source) == 30 and batches.source.dropped == 2 * 40
     batch = batches.batch(0)
     starts = dict(zip(batch.instances_B.tolist(), batch.tokens_BT[:, 0].tolist(), strict=True))
@@ -29,7 +39,7 @@ def test_instances_are_cut_file_by_file(two_files):
 
 
 def test_batches_are_olmo_cores(two_files):
-    batches = batches_of(two_files, seq_len=64, global_batch=4, seed=0)
+    batches = batches_of(two_files, seq_len=64, global_batch=4, seed=0, vocab_size=2000)
     rows = [batches.batch(n).instances_B.tolist() for n in range(3)]
     assert rows == [[21, 16, 7, 1], [3, 28, 15, 11], [25, 20, 24, 29]]
 
@@ -49,6 +59,57 @@ def test_labels_are_the_next_tokens(tmp_path):
     assert batch.tokens_BT.dtype == batch.labels_BT.dtype == np.int32
 
 
+@pytest.mark.parametrize("instances", Instances)
+def test_what_a_label_mask_leaves_out(tmp_path, instances):
+    # OLMo-core's golden: a token whose mask is false is no target, of the position before it.
+    tokens, mask = [1, 2, END, 3, 4, END], [True, True, True, False, True, True]
+    write(tmp_path / "m.bin", mask, bool)
+    batch = batches_of(
+        [write(tmp_path / "t.bin", tokens)], seq_len=6, global_batch=1, seed=0, instances=instances,
+        masks=[tmp_path / "m.bin"],
+    ).batch(0)  # fmt: skip
+    expected = {
+        Instances.windows: [2, END, -100, 4, END, -100],
+        Instances.packed: [2, END, -100, 4, END, -100],
+        Instances.padded: [2, END, -100, -100, -100, -100],
+    }
+    if instances is Instances.padded and batch.tokens_BT[0, 0] == 3:
+        expected[instances] = [4, END, -100, -100, -100, -100]
+    assert batch.labels_BT.tolist() == [expected[instances]]
+
+
+def test_instances_that_repeat_themselves_have_no_targets(tmp_path):
+    rng = np.random.default_rng(0)
+    text = rng.integers(0, 256, (3, 64))
+    text[1, 10:42] = 7
+    file = write(tmp_path / "t.bin", text.reshape(-1))
+    batch = batches_of([file], seq_len=64, global_batch=3, seed=0, repetition_filter=True).batch(0)
+    at = batch.instances_B.argsort()
+    assert batch.masked_B[at].tolist() == [False, True, False]
+    assert (batch.labels_BT[at][1] == -100).all() and (batch.labels_BT[at][[0, 2], :-1] == text[[0, 2], 1:]).all()
+    np.testing.assert_array_equal(batch.tokens_BT[at], text)
+
+
+def test_padding_is_repetition_only_where_it_shall_be(tmp_path):
+    # OLMo-core filters packed instances with their padding: 31 pads are kept, 32 caught.
+    documents = [[*range(1, 70 - pads), END] for pads in (31, 32)]
+    files = [write(tmp_path / f"{pads}.bin", document) for pads, document in zip((31, 32), documents, strict=True)]
+    for filter_padding, masked in [(False, [False, False]), (True, [False, True])]:
+        batch = batches_of(
+            files, seq_len=70, global_batch=2, seed=0, instances=Instances.packed, repetition_filter=True,
+            filter_padding=filter_padding,
+        ).batch(0)  # fmt: skip
+        assert batch.masked_B[batch.instances_B.argsort()].tolist() == masked
+
+
+def test_tokens_are_counted_by_label(tmp_path):
+    paths = [write(tmp_path / f"{i}.bin", [1] * n + [END]) for i, n in enumerate((3, 4, 5))]
+    files = [open_file(path, np.dtype("<u2"), label=label) for path, label in zip(paths, "aba", strict=True)]
+    source = Packed(files, 16, 3, END, tmp_path)
+    batches = Batches(files, source, Sampler(1, 1, seed=0, folder=tmp_path), Cut(16, 301, END, PAD))
+    assert batches.labels == ["a", "b"] and batches.batch(0).by_label_BL.tolist() == [[10, 5]]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 60), min_size=1, max_size=5),
@@ -63,8 +124,7 @@ def test_an_epoch_is_every_instance_once(tmp_path_factory, lengths, seq_len, see
     windows = [tokens[i : i + seq_len] for tokens in content for i in range(0, len(tokens) - seq_len + 1, seq_len)]
     files = [write(folder / f"{i}.bin", tokens) for i, tokens in enumerate(content)]
     if not windows:
-        with pytest.raises(RequestError, match=r"data\.seq_len"):
-            batches_of(files, seq_len=seq_len, global_batch=1, seed=seed)
+        assert len(batches_of(files, seq_len=seq_len, global_batch=1, seed=seed).source) == 0
         return
     global_batch = data.draw(st.integers(1, len(windows)))
     batches = batches_of(files, seq_len=seq_len, global_batch=global_batch, seed=seed)
@@ -79,21 +139,36 @@ def test_an_epoch_is_every_instance_once(tmp_path_factory, lengths, seq_len, see
         )
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2, 4])
-def test_reading_ahead_changes_no_batch(two_files, monkeypatch, threads):
-    monkeypatch.setattr(loader, "READ_AHEAD", grain.ReadOptions(num_threads=threads, prefetch_buffer_size=4))
-    batches = batches_of(two_files, seq_len=64, global_batch=4, seed=3)
+def same(batch, other):
+    for name, value in vars(batch).items():
+        np.testing.assert_array_equal(value, getattr(other, name), err_msg=name)
+        assert type(value) is type(getattr(other, name))
+
+
+@pytest.mark.parametrize(("threads", "workers"), [(0, 0), (1, 0), (2, 0), (4, 0), (0, 1), (2, 1), (2, 2)])
+def test_reading_ahead_changes_no_batch(two_files, threads, workers):
+    batches = batches_of(two_files, seq_len=64, global_batch=4, seed=3, vocab_size=2000, document_mask=True)
+    pure = batches_of(two_files, seq_len=64, global_batch=4, seed=3, vocab_size=2000, document_mask=True)
     start, n = 5, 12  # across two ends of epochs
-    for expected, batch in zip(range(start, start + n), batches.iterate(start), strict=False):
-        assert batch.n == expected
-        pure = batches_of(two_files, seq_len=64, global_batch=4, seed=3).batch(expected)
-        np.testing.assert_array_equal(batch.tokens_BT, pure.tokens_BT)
-        np.testing.assert_array_equal(batch.labels_BT, pure.labels_BT)
+    with closing(batches.iterate(start, 1, 2, threads=threads, workers=workers)) as stream:
+        for expected, batch in zip(range(start, start + n), stream, strict=False):
+            assert batch.n == expected and (batch.epoch, batch.row) == (1 + expected // 7, expected % 7)
+            same(batch, pure.batch(expected, 1, 2))
+    assert not multiprocessing.active_children()
+
+
+def test_eight_batches_are_five_and_the_next_three(two_files):
+    def hashes(start, count):
+        batches = batches_of(two_files, seq_len=64, global_batch=4, seed=3, vocab_size=2000)
+        with closing(batches.iterate(start)) as stream:
+            return [hashlib.sha256(batch.tokens_BT).hexdigest() for batch in itertools.islice(stream, count)]
+
+    assert hashes(0, 8) == hashes(0, 5) + hashes(5, 3) and len(set(hashes(0, 8))) == 8
 
 
 def test_closing_stops_the_threads(two_files):
     before = set(threading.enumerate())
-    stream = batches_of(two_files, seq_len=64, global_batch=4, seed=0).iterate(0)
+    stream = batches_of(two_files, seq_len=64, global_batch=4, seed=0, vocab_size=2000).iterate(0)
     assert [batch.n for batch in itertools.islice(stream, 3)] == [0, 1, 2]
     threads = set(threading.enumerate()) - before
     assert threads
@@ -103,19 +178,40 @@ def test_closing_stops_the_threads(two_files):
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_a_batch_beyond_the_data(two_files):
-    with pytest.raises(RequestError) as caught:
-        batches_of(two_files, seq_len=64, global_batch=31, seed=0)
-    assert caught.value.key == "train.global_batch" and "train.global_batch=30" in str(caught.value)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_a_reader_is_the_runs(two_files, workers):
+    batches = batches_of(two_files, seq_len=64, global_batch=4, seed=0)  # of 301 ids
+    with closing(batches.iterate(0, workers=workers)) as stream, pytest.raises(RequestError) as caught:
+        list(itertools.islice(stream, 9))
+    assert "is past the 301 ids of data.tokenizer" in str(caught.value) and ".bin, at token " in caught.value.where
+    assert caught.value.__cause__ is None and caught.value.__context__ is None
 
 
-def test_files_that_are_no_token_files(tmp_path):
-    np.save(tmp_path / "header.npy", np.arange(100, dtype=np.uint16))
-    with pytest.raises(RequestError, match="header"):
-        batches_of([tmp_path / "header.npy"], seq_len=4, global_batch=1, seed=0)
-    (tmp_path / "torn.bin").write_bytes(bytes(101))
-    with pytest.raises(RequestError, match="101 bytes"):
-        batches_of([tmp_path / "torn.bin"], seq_len=4, global_batch=1, seed=0)
-    tokens = write(tmp_path / "dolma2.bin", np.arange(100_000, 100_008), "<u4")
-    batch = batches_of([tokens], seq_len=8, global_batch=1, seed=0, dtype="<u4", vocab_size=100_278).batch(0)
-    assert batch.tokens_BT.tolist() == [list(range(100_000, 100_008))]
+def test_workers_leave_nothing_behind(two_files, tmp_path):
+    """As `train.py` does it: a thin main module, closed at the end or by an error; nothing is said at the exit."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        """
+import sys
+from contextlib import closing
+
+def main():
+    from pathlib import Path
+    from tests.data.token_files import batches_of
+
+    batches = batches_of([Path(path) for path in sys.argv[1:]], seq_len=64, global_batch=4, seed=0, vocab_size=2000)
+    with closing(batches.iterate(0, workers=2)) as stream:
+        print([next(stream).n for _ in range(3)])
+
+if __name__ == "__main__":
+    main()
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, script, *two_files],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2]\n", "")

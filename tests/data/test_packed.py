@@ -1,5 +1,6 @@
 """Packed instances and document numbers, in files and batches. The packing itself is tested in test_packing.py."""
 
+import pickle
 from itertools import chain
 
 import numpy as np
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data import document_index
+from olmo_hydra.data.instances import Packed, Padded, Part
 from olmo_hydra.data.loader import document_numbers
 from olmo_hydra.data.opened import share
-from tests.data.token_files import END, PAD, batches_of, write
+from tests.data.token_files import END, PAD, batches_of, files_of, write
 
 
 @pytest.mark.parametrize(
@@ -149,12 +152,38 @@ def test_windows_of_masked_documents(tmp_path):
     assert batch.labels_BT[at].tolist() == [[END, 2, 3, -100], [4, 5, 6, -100]]
 
 
-def test_a_batch_beyond_the_documents(tmp_path):
-    file = write(tmp_path / "t.bin", [1, 2, END, 3, 4, END, 5, 5, 5])
-    with pytest.raises(RequestError, match="documents of the training files make") as caught:
-        batches_of([file], seq_len=4, global_batch=3, seed=0, instances=Instances.packed)
-    assert caught.value.key == "train.global_batch" and "train.global_batch=2" in str(caught.value)
-    file = write(tmp_path / "endless.bin", [1, 2, 3, 4])
-    with pytest.raises(RequestError, match="no document ends") as caught:
-        batches_of([file], seq_len=2, global_batch=1, seed=0, instances=Instances.packed)
-    assert caught.value.key == "data.instances" and "data.instances=windows" in str(caught.value)
+def test_padded_documents(tmp_path):
+    files = [
+        write(tmp_path / "0.bin", [1, 2, 3, END, 4, 5, END]),
+        write(tmp_path / "1.bin", [*range(11, 19), END, 6, END, 7]),
+    ]
+    batches = batches_of(files, seq_len=6, global_batch=4, seed=0, instances=Instances.padded, document_mask=True)
+    assert (batches.source.dropped, batches.source.padding) == (3 + 1, 2 + 3 + 4)
+    batch = batches.batch(0)
+    at = batch.instances_B.argsort()
+    assert batch.tokens_BT[at].tolist() == [
+        [1, 2, 3, END, PAD, PAD], [4, 5, END, PAD, PAD, PAD], [*range(11, 17)], [6, END, PAD, PAD, PAD, PAD],
+    ]  # fmt: skip
+    assert batch.labels_BT[at].tolist()[0] == [2, 3, END, -100, -100, -100]
+    assert batch.segments_BT[at].tolist()[3] == [0, 0, 1, 1, 1, 1]
+    assert batches.source.parts == [Part(0, 2, (0,)), Part(2, 2, (1,))]
+
+
+@pytest.mark.parametrize("of", [lambda *args: Packed(*args[:2], 2, *args[2:]), Padded])
+def test_documents_are_looked_for_once(tmp_path, monkeypatch, of):
+    rng = np.random.default_rng(5)
+    paths = [write(tmp_path / f"{i}.bin", rng.choice([1, 2, 3, END], 5000)) for i in range(3)]
+    first = of(files_of(paths), 16, END, tmp_path / "cache")
+    with monkeypatch.context() as patch:
+        patch.setattr(document_index, "documents", None)
+        again = pickle.loads(pickle.dumps(of(files_of(paths), 16, END, tmp_path / "cache")))
+    assert len(pickle.dumps(again)) < 2000  # opened where it is read
+    assert [again.spans(i) for i in range(len(again))] == [first.spans(i) for i in range(len(first))]
+    assert (again.parts, again.dropped, again.padding) == (first.parts, first.dropped, first.padding)
+    write(paths[1], rng.choice([1, 2, 3, END], 5000))  # of the same size, but another text
+    assert of(files_of(paths), 16, END, tmp_path / "cache").dropped != first.dropped
+    (index,) = [path for path in (tmp_path / "cache").glob("*.bin") if path == first._index.file]
+    index.write_bytes(index.read_bytes()[:-1])
+    document_index._mapped.cache_clear()
+    with pytest.raises(RequestError, match="no whole index"):
+        again.spans(0)
