@@ -206,7 +206,7 @@ class TokensConfig(FilesConfig):
 
     def check(self) -> None:
         super().check()
-        example = "data.sources.web.paths=['web/*.npy']"
+        example = "\"+data.sources={web: {paths: ['web/*.npy']}}\""
         require(bool(self.sources), "names no token files", key="data.sources", value=[], instead=example)
         for label, source in self.sources.items():
             key = f"data.sources.{label}"

@@ -142,7 +142,7 @@ def _bad_value(cause: OmegaConfBaseException, where: str | None) -> RequestError
 
 def _as_node(where: str | None, key: str) -> str:
     added = re.match(rf"command line: \+(.+)\.({re.escape(key)})[.=]", where or "")
-    return f"'{added[1]}={{{added[2]}: {{key: value}}}}'" if added else f"{key}.KEY=VALUE"
+    return f"'+{added[1]}={{{added[2]}: {{key: value}}}}'" if added else f"{key}.KEY=VALUE"
 
 
 def _bad_override(error: ConfigCompositionException, arguments: Sequence[str]) -> RequestError:

@@ -37,6 +37,8 @@ def unknown_key(key: str, schema: Any, where: str | None = None) -> RequestError
         instead = f"{parent}.{close}".lstrip(".")
     elif homes:
         instead = " or ".join(homes)
+    elif parent in ("data.domains", "data.sources"):  # entries of a schema, which a dotted key cannot add
+        instead = f"'+{parent}={{{leaf}: {{key: value}}}}': it is a new entry"
     elif not known:
         instead = f"+{key}=VALUE: it is a new key"
     else:
