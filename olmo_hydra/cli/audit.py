@@ -4,12 +4,13 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from olmo_hydra.config.compose import compose
@@ -69,10 +70,14 @@ def _simulated(data: Data, n_epochs: int, steps: int, processes: int) -> list[Ep
                 epoch,
                 steps=steps,
                 processes=processes,
-                progress=lambda share, task=task: progress.update(task, completed=share),
+                progress=partial(_progressed, progress, task),
             )
             epochs.append(simulated)
     return epochs
+
+
+def _progressed(progress: Progress, task: TaskID, share: float) -> None:
+    progress.update(task, completed=share)
 
 
 def show(found: dict[str, Any]) -> None:

@@ -9,11 +9,13 @@ import numpy as np
 WIDTH, MARGIN = 1400, 24
 NAME, NUMBERS = 300, 300  # beside the bars, left and right
 BAR, ROW = 18, 26
-LABELS, PROCESSES = 40, 32  # shown; what is beyond is summed
+LABELS, PROCESSES = 40, 16  # shown; what is beyond is summed
 COLOURS = {"once": "#3f8f5f", "never": "#9aa3ad", "repeated": "#d1495b", "dropped": "#d9a441"}
+WORDS = {"once": "read once", "never": "not read", "repeated": "read more than once", "dropped": "in no instance"}
 STYLE = (
     "text{font:15px system-ui,sans-serif;fill:#333}.title{font-size:20px;font-weight:600}.quiet{fill:#6b737c}"
-    ".number{text-anchor:end}@media(prefers-color-scheme:dark){text{fill:#ddd}.quiet{fill:#9aa3ad}}"
+    ".number{text-anchor:end}.page{fill:#fff}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.quiet{fill:#9aa3ad}.page{fill:#16181c}}"
 )
 
 
@@ -47,18 +49,14 @@ def picture(title: str, verdict: str, bars: Sequence[Bar], repeated_KN: np.ndarr
     for bar in _largest(bars):
         body += _bar(bar, y)
         y += ROW
-    y += 44
-    body += [
-        _text(
-            MARGIN, y - 14, "The epoch from its first batch to its last, by process: grey is read for the first time,"
-        ),
-        _text(MARGIN, y + 6, "red the share that had been read before.", "quiet"),
-    ]
-    strip, y = _strip(repeated_KN, y + 24)
+    words = "The epoch, from its first batch to its last, by process: green is read first, red was read before."
+    body.append(_text(MARGIN, y + 34, words, "quiet"))
+    strip, y = _strip(repeated_KN, y + 54)
     height = y + MARGIN
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style>{''.join([*body, *strip])}</svg>\n"
+        f'<title>{escape(title)}</title><style>{STYLE}</style><rect class="page" width="100%" height="100%"/>'
+        f"{''.join([*body, *strip])}</svg>\n"
     )
 
 
@@ -74,14 +72,8 @@ def _largest(bars: Sequence[Bar]) -> list[Bar]:
 def _legend(y: int) -> list[str]:
     body, x = [], MARGIN
     for name, colour in COLOURS.items():
-        words = {
-            "once": "read once",
-            "never": "not read",
-            "repeated": "read more than once",
-            "dropped": "in no instance",
-        }
-        body += [_rectangle(x, y - 13, 16, 16, colour), _text(x + 24, y, words[name])]
-        x += 60 + 8 * len(words[name])
+        body += [_rectangle(x, y - 13, 16, 16, colour), _text(x + 24, y, WORDS[name])]
+        x += 60 + 8 * len(WORDS[name])
     return body
 
 
@@ -102,19 +94,18 @@ def _bar(bar: Bar, y: int) -> list[str]:
 def _strip(repeated_KN: np.ndarray, y: int) -> tuple[list[str], int]:
     n_processes = repeated_KN.shape[1]
     groups = np.array_split(np.arange(n_processes), min(n_processes, PROCESSES))
-    height = max(6, min(BAR, 360 // len(groups)))
     room = (WIDTH - 2 * MARGIN - NAME) / len(repeated_KN)
+    width = room - 1 if room > 4 else room
     body = []
     for group in groups:
-        if height >= 12:
-            name = f"process {group[0]}" if len(group) == 1 else f"processes {group[0]} to {group[-1]}"
-            body.append(_text(MARGIN, y + height - 4, name, "quiet"))
+        name = f"process {group[0]}" if len(group) == 1 else f"processes {group[0]} to {group[-1]}"
+        body.append(_text(MARGIN, y + 14, name, "quiet"))
         for k, share in enumerate(repeated_KN[:, group].mean(axis=1)):
-            x = MARGIN + NAME + k * room
-            body.append(_rectangle(x, y, room - 1 if room > 4 else room, height, "#9aa3ad"))
-            if share:
-                body.append(_rectangle(x, y + height * (1 - share), room, height * share, COLOURS["repeated"]))
-        y += height + 3
+            x, red = MARGIN + NAME + k * room, BAR * share
+            body.append(_rectangle(x, y, width, BAR, COLOURS["once"]))
+            if red:
+                body.append(_rectangle(x, y + BAR - red, width, red, COLOURS["repeated"]))
+        y += BAR + 3
     return body, y
 
 
