@@ -49,7 +49,8 @@ class BPE:
         library.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (eos, pad)])
         library.encode_special_tokens = True
         self.library = library
-        self.eos, self.pad = library.token_to_id(eos), library.token_to_id(pad)
+        self.eos: int = library.token_to_id(eos)
+        self.pad: int = library.token_to_id(pad)
         added = library.get_added_tokens_decoder().values()
         self.specials = tuple(token.content for token in added if token.special)
         self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1

@@ -1,12 +1,25 @@
-"""A prepared corpus: token files, split into train and held-out, and the manifest that describes them."""
+"""A prepared corpus: token files, split into train and held-out, and the manifest that describes them.
 
+```
+manifest.json                      what it was made of and by, totals, and a hash of every file
+tokenizer.json                     unless bytes are tokens
+train/<domain>/00000.npy           tokens without a header, documents one after the other, each with an end
+train/<domain>/00000.csv.gz        where its documents begin and end, their names, sizes and hashes
+heldout/<domain>/...               likewise
+```
+"""
+
+import bisect
+import gzip
 import hashlib
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -28,6 +41,31 @@ class HeldoutDocument:
     n_bytes: int
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A document in the index of a token file: its tokens are `[start:end]`, the last of them its end.
+
+    `n_bytes` and `sha256` are of its text as UTF-8.
+    """
+
+    start: int
+    end: int
+    name: str
+    n_bytes: int
+    sha256: str
+
+    def line(self) -> str:
+        """As OLMo-core's companion of a token file has it: it reads the first two fields, divided by commas."""
+        name = quote(self.name, safe="/ :=@+", errors="surrogateescape")
+        return f"{self.start},{self.end},{name},{self.n_bytes},{self.sha256}\n"
+
+    @classmethod
+    def of(cls, line: str) -> "Entry":
+        """The entry of a line."""
+        start, end, name, n_bytes, sha256 = line.rstrip("\n").split(",")
+        return cls(int(start), int(end), unquote(name, errors="surrogateescape"), int(n_bytes), sha256)
+
+
 class Corpus:
     """A corpus that `prepare` wrote, opened from its folder.
 
@@ -42,10 +80,11 @@ class Corpus:
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"its {MANIFEST} cannot be read") from error
         for file in self.manifest["files"]:
-            path = folder / file["path"]
-            if not path.is_file() or path.stat().st_size != file["bytes"]:
-                raise _damaged(folder, f"{file['path']} does not have the {file['bytes']} bytes of the manifest")
-        self.tokenizer = build(self.manifest["recipe"]["tokenizer"])
+            for part in (file, file["index"]):
+                path = folder / part["path"]
+                if not path.is_file() or path.stat().st_size != part["bytes"]:
+                    raise _damaged(folder, f"{part['path']} does not have the {part['bytes']} bytes of the manifest")
+        self.tokenizer = build(self.manifest["recipe"]["tokenizer"], folder)
 
     @property
     def domains(self) -> list[str]:
@@ -56,18 +95,34 @@ class Corpus:
     def fingerprint(self) -> str:
         """sha256 of what determines the tokens: the tokenizer, and the order and content of all token files."""
         files = [(file["path"], file["bytes"], file["sha256"]) for file in self.manifest["files"]]
-        return digest([self.manifest["recipe"]["tokenizer"], files])
+        return digest([self.manifest["tokenizer"], files])
 
     def train_files(self) -> list[TokenFile]:
         """Token files to train on, in domain order, with an end after every document."""
         dtype = self.tokenizer.dtype
-        names = {domain: token_file(domain, "train") for domain in self.domains}
-        return [open_file(self.folder / name, dtype, label=domain, name=name) for domain, name in names.items()]
+        return [
+            open_file(self.folder / file["path"], dtype, label=file["domain"], name=file["path"])
+            for file in self._files("train")
+        ]
+
+    def document_at(self, file: int, offset: int) -> Entry:
+        """The document that a token is of; `file` counts `train_files`."""
+        entries = self._train_entries[file]
+        return entries[bisect.bisect_right(entries, offset, key=lambda entry: entry.start) - 1]
+
+    def find(self, name: str) -> list[tuple[int, int, int]]:
+        """Where documents of that name are trained on: number of the file, first token, the one after the last."""
+        return [
+            (file, entry.start, entry.end)
+            for file, entries in enumerate(self._train_entries)
+            for entry in entries
+            if entry.name == name
+        ]
 
     def heldout_documents(self, cfg: DataConfig) -> dict[str, list[HeldoutDocument]]:
-        """What evaluation reads, by domain."""
-        limits = cfg.heldout_bytes, cfg.heldout_document_bytes
-        return {domain: self.heldout(domain, *limits) for domain in self.domains}
+        """What evaluation reads, by domain. Domains without held-out documents are none."""
+        held_out = [domain for domain, summary in self.manifest["domains"].items() if summary["heldout"]["documents"]]
+        return {domain: self.heldout(domain, cfg.heldout_bytes, cfg.heldout_document_bytes) for domain in held_out}
 
     def heldout(
         self, domain: str, max_bytes: int | None, max_document_bytes: int | None = None
@@ -91,27 +146,51 @@ class Corpus:
             documents.append(document)
         return documents
 
+    def entries(self, file: dict[str, Any]) -> list[Entry]:
+        """The documents of a file of the manifest, in order."""
+        with gzip.open(self.folder / file["index"]["path"], "rt", encoding="utf-8", newline="\n") as index:
+            return [Entry.of(line) for line in index]
+
     def verify(self) -> None:
-        """Reads every token file. Raises RequestError unless files, documents and totals agree with each other."""
-        for domain in self.domains:
-            for split in SPLITS:
-                counted = totals(self.manifest["documents"][domain], split)
-                size = (self.folder / token_file(domain, split)).stat().st_size
-                in_file = counted["tokens"] * self.tokenizer.dtype.itemsize
-                if counted != self.manifest["domains"][domain][split] or size != in_file:
-                    raise _damaged(self.folder, f"the totals of {domain} ({split}) are not those of its documents")
+        """Reads every file. Raises RequestError unless hashes, indices, ends of documents and totals agree."""
+        totals = {domain: {split: _nothing() for split in SPLITS} for domain in self.domains}
         for file in self.manifest["files"]:
-            with (self.folder / file["path"]).open("rb") as opened:
-                if hashlib.file_digest(opened, "sha256").hexdigest() != file["sha256"]:
-                    raise _damaged(self.folder, f"the content of {file['path']} has changed")
+            for part in (file, file["index"]):
+                with (self.folder / part["path"]).open("rb") as opened:
+                    if hashlib.file_digest(opened, "sha256").hexdigest() != part["sha256"]:
+                        raise _damaged(self.folder, f"the content of {part['path']} has changed")
+            entries = self.entries(file)
+            ends = np.array([entry.end for entry in entries])
+            starts = np.concatenate([[0], ends[:-1]]).tolist()
+            tokens = np.fromfile(self.folder / file["path"], self.tokenizer.dtype)
+            at_end = np.flatnonzero(tokens == self.tokenizer.eos) + 1
+            if starts != [entry.start for entry in entries] or not np.array_equal(at_end, ends):
+                raise _damaged(self.folder, f"the documents of {file['path']} are not those of its index")
+            total = totals[file["domain"]][file["split"]]
+            total["documents"] += len(entries)
+            total["bytes"] += sum(entry.n_bytes for entry in entries)
+            total["tokens"] += len(tokens)
+        for domain, summary in self.manifest["domains"].items():
+            if {split: summary[split] for split in SPLITS} != totals[domain]:
+                raise _damaged(self.folder, f"the totals of {domain} are not those of its documents")
+
+    @cached_property
+    def _train_entries(self) -> list[list[Entry]]:
+        return [self.entries(file) for file in self._files("train")]
+
+    def _files(self, split: str, domain: str | None = None) -> Iterator[dict[str, Any]]:
+        for file in self.manifest["files"]:
+            if file["split"] == split and domain in (None, file["domain"]):
+                yield file
 
     def _heldout(self, domain: str) -> Iterator[HeldoutDocument]:
-        tokens = np.fromfile(self.folder / token_file(domain, "heldout"), self.tokenizer.dtype)
-        entries = [entry for entry in self.manifest["documents"][domain] if entry["split"] == "heldout"]
+        placed = [(entry, file["path"]) for file in self._files("heldout", domain) for entry in self.entries(file)]
         split_seed = self.manifest["recipe"]["split_seed"]
-        for entry in sorted(entries, key=lambda entry: split_point(split_seed, domain, entry["name"])):
-            start = entry["offset"]
-            yield HeldoutDocument(entry["name"], tokens[start : start + entry["tokens"]], entry["bytes"])
+        dtype = self.tokenizer.dtype
+        for entry, path in sorted(placed, key=lambda found: split_point(split_seed, domain, found[0].name)):
+            length = entry.end - 1 - entry.start
+            tokens = np.fromfile(self.folder / path, dtype, length, offset=entry.start * dtype.itemsize)
+            yield HeldoutDocument(entry.name, tokens, entry.n_bytes)
 
     def _cut(self, document: HeldoutDocument, n_bytes: int) -> HeldoutDocument:
         raw = cut(self.tokenizer.decode(document.tokens).encode(), n_bytes)
@@ -126,21 +205,6 @@ def split_point(split_seed: int, domain: str, name: str) -> float:
     return int(digest([split_seed, domain, name])[:13], 16) / 16**13  # 52 bits: exact in a float
 
 
-def token_file(domain: str, split: str) -> str:
-    """Path of a domain's token file inside the corpus folder."""
-    return f"{split}/{domain}.bin"
-
-
-def totals(entries: list[dict[str, Any]], split: str) -> dict[str, int]:
-    """Of the documents of a split: their number, bytes of text, and tokens in the file, an end each included."""
-    mine = [entry for entry in entries if entry["split"] == split]
-    return {
-        "documents": len(mine),
-        "bytes": sum(entry["bytes"] for entry in mine),
-        "tokens": sum(entry["tokens"] + 1 for entry in mine),
-    }
-
-
 def cut(raw: bytes, n_bytes: int) -> bytes:
     """The first `n_bytes` of a UTF-8 text, less a last character that would be torn."""
     return raw[:n_bytes].decode(errors="ignore").encode()
@@ -149,6 +213,10 @@ def cut(raw: bytes, n_bytes: int) -> bytes:
 def digest(content: Any) -> str:
     """sha256 of a value's JSON."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _nothing() -> dict[str, int]:
+    return {"documents": 0, "bytes": 0, "tokens": 0}
 
 
 def _damaged(folder: Path, problem: str) -> RequestError:

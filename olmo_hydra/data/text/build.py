@@ -1,0 +1,223 @@
+"""Builds a corpus from its sources, in steps that are spread over processes and continue after a kill.
+
+1. Every piece of every domain is read, and its passages hashed.
+2. In the order of the documents, hashes decide what stays and on which side of the split.
+3. A tokenizer is trained on the training side, if the config asks for one.
+4. Every piece is tokenized.
+5. The 13-grams that held-out and training text share are counted.
+6. The pieces of a domain are joined to token files, and all is described in a manifest.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from olmo_hydra.config.data import TextConfig
+from olmo_hydra.config.errors import require
+from olmo_hydra.config.tokenizers import trained_size
+from olmo_hydra.data import bpe, tokenizer
+from olmo_hydra.data.corpus import MANIFEST, SPLITS, digest
+from olmo_hydra.data.text import parts, shared
+from olmo_hydra.data.text.choose import Chooser
+from olmo_hydra.data.text.parts import Part
+from olmo_hydra.data.text.shards import join
+from olmo_hydra.data.text.sources import Unit, units
+from olmo_hydra.data.text.workers import Task, Workers
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a corpus is built, beside what its config says.
+
+    Attributes:
+      workers: Processes; the corpus does not depend on it.
+      keep_duplicates: Whether copies of a document stay, on the side of the split where the first one is.
+      shard_tokens: The most tokens of a token file.
+      overlap: Whether 13-grams shared by held-out and training text are counted.
+      progress: Receives the name of a step, how many pieces of it are done, and of how many.
+    """
+
+    workers: int
+    keep_duplicates: bool = False
+    shard_tokens: int = 2**28
+    overlap: bool = True
+    progress: Callable[[str, int, int], None] = lambda step, done, total: None
+
+    def science(self) -> dict[str, Any]:
+        """What decides the content of a corpus."""
+        return {"keep_duplicates": self.keep_duplicates, "shard_tokens": self.shard_tokens, "overlap": self.overlap}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A unit of a domain, and what has been made of it."""
+
+    domain: str
+    unit: Unit
+    part: Part
+
+    def task(self, *arguments: Any) -> Task:
+        """A call on its parts, for `Workers`."""
+        return f"{self.domain}: {self.unit.name}", (self.part, *arguments)
+
+
+def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings: Settings, report: Report) -> Path:
+    """Builds a corpus; gives its folder, which is in `folder`.
+
+    Args:
+      cfg: What to read, and how to split it.
+      origin: First entries of the manifest: all that decides the corpus apart from the texts.
+      folder: Where to build. Parts of the same origin that are there are used.
+      settings: How.
+      report: Receives one line of progress at a time.
+
+    Raises:
+      RequestError: A source cannot be read, or a side of the split that shall have documents has none.
+      RunFailed: A process has died.
+    """
+    start = time.monotonic()
+    found = [(domain, unit) for domain in cfg.domains for unit in units(domain, cfg.domains[domain])]
+    key = digest([origin, [(domain, unit.name, repr(unit.origin)) for domain, unit in found]])[:16]
+    work, corpus = folder / key / "parts", folder / key / "corpus"
+    for path in (work, corpus):
+        path.mkdir(parents=True, exist_ok=True)
+    pieces = [Piece(domain, unit, Part(work, number)) for number, (domain, unit) in enumerate(found)]
+    with Workers(settings.workers) as workers:
+
+        def run(step: str, function: Callable[..., None], tasks: list[Task]) -> None:
+            settings.progress(step, 0, len(tasks))
+            for done, _ in enumerate(workers.run(function, tasks), 1):
+                settings.progress(step, done, len(tasks))
+
+        run("reading", parts.read, [piece.task(piece.unit) for piece in pieces if not piece.part.has("read.json")])
+        domains = _choose(cfg, pieces, settings)
+        tokens = _tokenizer(cfg, pieces, corpus, report)
+        left = [piece for piece in pieces if not piece.part.has("encoded.json")]
+        began = time.monotonic()
+        run("tokenizing", parts.encode, [piece.task(cfg.tokenizer, corpus) for piece in left])
+        report(_rate(left, time.monotonic() - began))
+        overlap: dict[str, Any] | None = None
+        if settings.overlap and shared.write_grams((piece.part for piece in pieces), grams := work / "grams.npy"):
+            left = [piece for piece in pieces if not piece.part.has("shared")]
+            run("comparing", shared.find, [piece.task(grams) for piece in left])
+            overlap = shared.compare([(piece.domain, piece.part) for piece in pieces], grams)
+    files = [
+        file
+        for split in SPLITS
+        for domain in domains
+        for file in join(
+            [piece.part for piece in pieces if piece.domain == domain],
+            corpus,
+            domain,
+            split,
+            tokens.dtype.itemsize,
+            settings.shard_tokens,
+        )
+    ]
+    _add_totals(domains, files, pieces)
+    for domain, summary in domains.items():
+        _check_sides(cfg, domain, summary)
+        report(_line(domain, summary))
+        if summary["absent"]:
+            report(f"data: {domain} lacks packages that are not installed: {', '.join(summary['absent'])}")
+    manifest = {
+        **origin,
+        "tokenizers": importlib.metadata.version("tokenizers"),
+        "tokenizer": {
+            "vocab_size": tokens.vocab_size,
+            "eos": tokens.eos,
+            "pad": tokens.pad,
+            **_hash(corpus / bpe.FILE),
+        },
+        "packages": [
+            asdict(package) for package in dict.fromkeys(p.unit.origin for p in pieces) if package is not None
+        ],
+        "domains": domains,
+        "overlap": overlap,
+        "files": files,
+    }
+    (corpus / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
+    report(f"data: prepared in {time.monotonic() - start:.1f} s")
+    return corpus
+
+
+def _choose(cfg: TextConfig, pieces: Sequence[Piece], settings: Settings) -> dict[str, dict[str, Any]]:
+    """Decides what stays of every piece; gives what was left out by domain."""
+    chooser = Chooser(cfg, settings.keep_duplicates)
+    domains = {domain: {"left_out": Counter[str](), "copies_kept": 0, "absent": []} for domain in cfg.domains}
+    for piece in pieces:
+        left_out, copies = chooser.choose(piece.part, piece.domain)
+        summary: dict[str, Any] = domains[piece.domain]
+        summary["left_out"] += left_out
+        summary["copies_kept"] += copies
+        summary["absent"] += piece.part.load("read.json")["absent"]
+    return domains
+
+
+def _tokenizer(cfg: TextConfig, pieces: Sequence[Piece], corpus: Path, report: Report) -> tokenizer.Tokenizer:
+    """The corpus's tokenizer, trained if it is to be, and kept with it unless it is bytes."""
+    size = trained_size(cfg.tokenizer)
+    if size is not None and not (corpus / bpe.FILE).is_file():
+        report(f"data: training a tokenizer of {size:,} ids")
+        bpe.train((raw.decode() for piece in pieces for _, raw in piece.part.texts("train")), size).save(corpus)
+    elif cfg.tokenizer != "bytes":
+        bpe.find(cfg.tokenizer, corpus, report).save(corpus)
+    return tokenizer.build(cfg.tokenizer, corpus, report)
+
+
+def _add_totals(domains: dict[str, dict[str, Any]], files: list[dict[str, Any]], pieces: Sequence[Piece]) -> None:
+    """Adds to each domain what its token files hold, and how often the text of a special token occurs."""
+    for summary in domains.values():
+        summary.update({split: {"documents": 0, "bytes": 0, "tokens": 0} for split in SPLITS})
+        summary["special_tokens"] = Counter[str]()
+    for file in files:
+        total = domains[file["domain"]][file["split"]]
+        total["documents"] += file["documents"]
+        total["tokens"] += file["tokens"]
+    for piece in pieces:
+        encoded = piece.part.load("encoded.json")
+        domains[piece.domain]["special_tokens"] += Counter(encoded["special_tokens"])
+        for split in SPLITS:
+            domains[piece.domain][split]["bytes"] += sum(n_bytes for _, _, n_bytes, _ in encoded[split])
+
+
+def _check_sides(cfg: TextConfig, domain: str, summary: dict[str, Any]) -> None:
+    own = cfg.domains[domain].heldout_fraction
+    fraction = cfg.heldout_fraction if own is None else own
+    wanted = {"train": fraction < 1, "heldout": fraction > 0}
+    in_all = sum(summary[split]["documents"] for split in SPLITS)
+    for split in SPLITS:
+        require(
+            summary[split]["documents"] > 0 or not wanted[split],
+            f"no document of this domain is on the {split} side of the split ({in_all} documents in all"
+            + "".join(f", {count} {reason}" for reason, count in sorted(summary["left_out"].items()))
+            + ")",
+            key=f"data.domains.{domain}",
+            value=cfg.domains[domain].path or cfg.domains[domain].source,
+            instead="more text, another data.heldout_fraction or data.split_seed, or a smaller data.min_bytes",
+        )
+
+
+def _rate(pieces: Sequence[Piece], seconds: float) -> str:
+    documents = [d for piece in pieces for split in SPLITS for d in piece.part.load("encoded.json")[split]]
+    n_tokens, n_bytes = (sum(document[field] for document in documents) for field in (1, 2))
+    rate = f"{n_bytes / 1e6 / seconds:.1f} MB/s, {n_tokens / 1e6 / seconds:.2f} million tokens/s"
+    return f"data: tokenized {n_bytes / 1e6:.1f} MB to {n_tokens:,} tokens in {seconds:.1f} s: {rate}"
+
+
+def _line(domain: str, summary: dict[str, Any]) -> str:
+    sides = [f"{summary[split]['documents']} documents, {summary[split]['bytes'] / 1e6:.2f} MB" for split in SPLITS]
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary["left_out"].items()))
+    return f"data: {domain}: train {sides[0]}; held out {sides[1]}" + (f"; left out: {reasons}" if reasons else "")
+
+
+def _hash(file: Path) -> dict[str, str]:
+    return {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()} if file.is_file() else {}
