@@ -133,7 +133,7 @@ def test_files_that_are_no_text_are_counted(tmp_path):
     (tmp_path / "deep" / "crlf.txt").write_bytes("\ufeffone\r\ntwo".encode())
     (tmp_path / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
     (tmp_path / "other.md").write_text("other")
-    cfg = DomainConfig(source="files", path=str(tmp_path))
+    cfg = DomainConfig(source="files", path=str(tmp_path), pattern="**/*.txt")
     assert texts(cfg) == {"deep/crlf.txt": "\ufeffone\r\ntwo"}
     assert left_out(cfg) == {"latin.txt": "not UTF-8"}
 
@@ -160,9 +160,10 @@ def test_code_that_is_no_python_is_counted(tmp_path, monkeypatch):
     [
         (DomainConfig(source="stdlb"), "source", "stdlib; all: " + ", ".join(sorted(SOURCES))),
         (DomainConfig(source="files"), "path", "path: "),
-        (DomainConfig(source="files", path="/no/such/folder"), "path", "folder"),
-        (DomainConfig(source="files", path=__file__), "path", "folder"),
-        (DomainConfig(source="files", path="/", pattern="/etc/*"), "pattern", "**/*.txt"),
+        (DomainConfig(source="files", path="/no/such/folder"), "path", "path of your text"),
+        (DomainConfig(source="files", path=str(Path(__file__).parent), pattern="/etc/*"), "pattern", "**/*.txt"),
+        (DomainConfig(source="files", path=str(Path(__file__).parent), pattern="*.none"), "pattern", "**/*.txt"),
+        (DomainConfig(source="files", path=__file__, format="docx"), "format", "jsonl"),
         (DomainConfig(source="docstrings"), "packages", "[numpy, jax]"),
     ],
 )

@@ -1,61 +1,126 @@
-"""Text in files of the machine, cut into units of even size."""
+"""Text in files of this machine: folders of texts and records, and trees of code."""
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources.registry import NOT_UTF8, UNREADABLE, Document, LeftOut, Unit, source
+from olmo_hydra.config.suggest import choices
+from olmo_hydra.data.text.sources.formats import ENDINGS, FORMATS
+from olmo_hydra.data.text.sources.plain import code_file
+from olmo_hydra.data.text.sources.registry import Document, LeftOut, Origin, Piece, Read, Unit, source
+from olmo_hydra.data.text.sources.streams import ending
 
 UNIT_BYTES = 8 << 20  # a few seconds of work for one process, and enough units to keep many busy
+NOT_WRITTEN_HERE = {"node_modules", "vendor", "vendored", "third_party", "__pycache__", "site-packages", "venv"}
+CODE = {
+    ".adb", ".asm", ".awk", ".bash", ".c", ".cc", ".cl", ".clj", ".cljs", ".cmake", ".cpp", ".cs", ".css", ".cu",
+    ".cuh", ".cxx", ".d", ".dart", ".el", ".erl", ".ex", ".exs", ".f", ".f90", ".fs", ".go", ".gradle", ".groovy", ".h",
+    ".hh", ".hpp", ".hs", ".hxx", ".html", ".inl", ".java", ".jl", ".js", ".json", ".jsx", ".kt", ".lean", ".lisp",
+    ".lua", ".m", ".md", ".mk", ".ml", ".mli", ".nix", ".pas", ".php", ".pl", ".pm", ".proto", ".ps1", ".py", ".pyi",
+    ".pyx", ".r", ".rb", ".rkt", ".rs", ".rst", ".s", ".sas", ".sass", ".scala", ".scm", ".scss", ".sh", ".sol", ".sql",
+    ".sv", ".svelte", ".swift", ".tcl", ".tex", ".tf", ".toml", ".ts", ".tsx", ".v", ".vb", ".vhd", ".vhdl", ".vue",
+    ".xml", ".yaml", ".yml", ".zig", ".zsh",
+}  # fmt: skip
+CODE_NAMES = {"Dockerfile", "Makefile", "CMakeLists.txt", "BUILD", "WORKSPACE", "Rakefile", "Gemfile"}
 
-Item = tuple[str, Path]  # the name of a document or file inside its domain, and where it lies
-Read = Callable[[str, Path], Iterable[Document | LeftOut]]
+Item = tuple[str, Path]  # the name of a file inside its domain, and where it lies
 
 
 @source("files")
 def files(cfg: DomainConfig) -> list[Unit]:
-    """Text files under `path` that match `pattern`, a document a file."""
+    """Texts and records: the file `path`, or files below the folder `path` that match `pattern`."""
+    root = place(cfg)
+    if root.is_file():
+        return grouped(read_as(cfg, [(root.name, root)]))
+    return grouped(read_as(cfg, [(path.relative_to(root).as_posix(), path) for path in matching(root, cfg)]))
+
+
+@source("code")
+def code(cfg: DomainConfig) -> list[Unit]:
+    """A tree of code, a document a file, whatever it is: hidden folders, caches and the code of others are left."""
+    root = place(cfg)
+    paths: list[Path] = []
+    if cfg.pattern is not None:
+        paths = matching(root, cfg)
+    else:
+        for folder, subfolders, names in os.walk(root):
+            subfolders[:] = [name for name in subfolders if name[0] != "." and name not in NOT_WRITTEN_HERE]
+            paths += [Path(folder, name) for name in names if name in CODE_NAMES or Path(name).suffix.lower() in CODE]
+    items = [(path.relative_to(root).as_posix(), path) for path in paths if not path.is_symlink()]
+    return grouped(Piece(name, size, partial(code_file, name, path)) for name, path, size in sized(items))
+
+
+def place(cfg: DomainConfig) -> Path:
+    """The file or folder of a domain. Raises RequestError if there is none."""
     if cfg.path is None:
-        raise RequestError("the source `files` needs a folder", key="path", value=None, instead="path: /folder/of/text")
+        raise RequestError(
+            f"the source `{cfg.source}` needs a file or folder", key="path", value=None, instead="path: /folder/of/text"
+        )
     root = Path(cfg.path).expanduser()
-    if not root.is_dir():
-        raise RequestError("is no folder", key="path", value=cfg.path, instead="the path of a folder with text files")
+    if not root.exists():
+        raise RequestError("is no file or folder", key="path", value=cfg.path, instead="the path of your text")
+    return root
+
+
+def matching(root: Path, cfg: DomainConfig) -> list[Path]:
+    """Files below a folder that match the pattern; without one, those whose ending tells how to read them.
+
+    Raises:
+      RequestError: There is none, or the pattern is no pattern.
+    """
     try:
-        paths = [path for path in root.glob(cfg.pattern) if path.is_file()]
+        paths = [path for path in root.glob(cfg.pattern or "**/*") if path.is_file()]
     except (ValueError, NotImplementedError) as error:
         raise RequestError(
             f"is no pattern of files below a folder ({error})", key="pattern", value=cfg.pattern, instead="'**/*.txt'"
         ) from error
-    return grouped([(path.relative_to(root).as_posix(), path) for path in paths], text_file)
+    if cfg.pattern is None:
+        paths = [path for path in paths if ending(path.name) in ENDINGS and not _hidden(path.relative_to(root))]
+    if not paths:
+        what = "matches no file" if cfg.pattern else f"is null, and no file ends in one of {choices(sorted(ENDINGS))}"
+        raise RequestError(f"{what} below {root}", key="pattern", value=cfg.pattern, instead="'**/*.txt'")
+    return paths
 
 
-def grouped(items: Iterable[Item], read: Read) -> list[Unit]:
-    """Units of consecutive files in the order of their names, of `UNIT_BYTES` or one file each."""
-    groups: list[list[Item]] = []
-    size = UNIT_BYTES
+def read_as(cfg: DomainConfig, items: Iterable[Item]) -> Iterator[Piece]:
+    """What files hold, read as `format` says, or as text if that is null and an ending says nothing.
+
+    Raises:
+      RequestError: There is no such format, or the index of a file cannot be read.
+    """
+    if cfg.format is not None and cfg.format not in FORMATS:
+        raise RequestError("is no format", key="format", value=cfg.format, instead=choices(sorted(FORMATS)))
+    for name, path, size in sized(items):
+        kind = cfg.format or ENDINGS.get(ending(name), "text")
+        yield from FORMATS[kind](name, path, size, cfg.text_field)
+
+
+def sized(items: Iterable[Item]) -> Iterator[tuple[str, Path, int]]:
+    """Files in the order of their names, with their sizes; 0 for one that is missing, which reading it tells."""
     for name, path in sorted(items):
-        n_bytes = path.stat().st_size if path.is_file() else 0  # a listed file that is missing is for `read` to tell
-        if size + n_bytes > UNIT_BYTES:
+        yield name, path, path.stat().st_size if path.is_file() else 0
+
+
+def grouped(pieces: Iterable[Piece], origin: Origin | None = None) -> list[Unit]:
+    """Units of consecutive pieces, of up to `UNIT_BYTES` or one piece each."""
+    groups: list[list[Piece]] = []
+    n_bytes = UNIT_BYTES
+    for piece in pieces:
+        if n_bytes + piece.size > UNIT_BYTES:
             groups.append([])
-            size = 0
-        groups[-1].append((name, path))
-        size += n_bytes
-    return [Unit(group[0][0], partial(read_all, read, group)) for group in groups]
+            n_bytes = 0
+        groups[-1].append(piece)
+        n_bytes += piece.size
+    return [Unit(group[0].name, partial(_read, [piece.read for piece in group]), origin) for group in groups]
 
 
-def read_all(read: Read, items: list[Item]) -> Iterator[Document | LeftOut]:
-    """What each of some files gives, one after the other."""
-    for name, path in items:
-        yield from read(name, path)
+def _read(reads: list[Read]) -> Iterator[Document | LeftOut]:
+    for read in reads:
+        yield from read()
 
 
-def text_file(name: str, path: Path) -> Iterator[Document | LeftOut]:
-    """A UTF-8 file as one document."""
-    try:
-        yield Document(name, path.read_bytes().decode())
-    except UnicodeDecodeError:
-        yield LeftOut(name, NOT_UTF8)
-    except OSError:
-        yield LeftOut(name, UNREADABLE)
+def _hidden(path: Path) -> bool:
+    return any(part[0] == "." for part in path.parts)

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources.files import grouped, text_file
+from olmo_hydra.data.text.sources.files import grouped, sized
+from olmo_hydra.data.text.sources.plain import text_file
 from olmo_hydra.data.text.sources.registry import (
     NOT_INSTALLED,
     SEPARATOR,
     UNREADABLE,
     Document,
     LeftOut,
+    Piece,
     Unit,
     source,
 )
@@ -43,7 +45,8 @@ def stdlib(cfg: DomainConfig) -> list[Unit]:
         subfolders[:] = [name for name in subfolders if name not in NOT_OURS]
         # _sysconfigdata_*.py is the log of one build, with its paths.
         paths += [Path(folder, n) for n in names if n.endswith(".py") and not n.startswith("_sysconfigdata")]
-    return grouped([(path.relative_to(root).as_posix(), path) for path in paths], text_file)
+    items = [(path.relative_to(root).as_posix(), path) for path in paths]
+    return grouped(Piece(name, size, partial(text_file, name, path)) for name, path, size in sized(items))
 
 
 @source("descriptions")
@@ -77,7 +80,8 @@ def docstrings(cfg: DomainConfig) -> list[Unit]:
         if not listed:
             absent.append(LeftOut(package, "lists no Python files"))
         paths |= {file.as_posix(): Path(str(file.locate())) for file in listed}
-    return [*([Unit("absent", partial(list, absent))] if absent else []), *grouped(paths.items(), _docstrings_file)]
+    pieces = [Piece(name, size, partial(_docstrings_file, name, path)) for name, path, size in sized(paths.items())]
+    return [*([Unit("absent", partial(list, absent))] if absent else []), *grouped(pieces)]
 
 
 def docstrings_of(code: bytes) -> list[str]:

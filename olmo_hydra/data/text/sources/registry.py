@@ -6,7 +6,9 @@ missing silently.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
@@ -49,6 +51,18 @@ class Origin:
     sha256: str
 
 
+Read = Callable[[], Iterable[Document | LeftOut]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The smallest part of a text that can be read alone: a file, or a part of one; its size in bytes."""
+
+    name: str
+    size: int
+    read: Read
+
+
 @dataclass(frozen=True)
 class Unit:
     """A piece of a domain that any process can read alone.
@@ -60,7 +74,7 @@ class Unit:
     """
 
     name: str
-    read: Callable[[], Iterable[Document | LeftOut]]
+    read: Read
     origin: Origin | None = None
 
 
@@ -82,7 +96,8 @@ def units(domain: str, cfg: DomainConfig) -> list[Unit]:
     """The pieces of a domain in the order of its documents, which depends on its text alone.
 
     Raises:
-      RequestError: A source or a setting is wrong, with its full key.
+      RequestError: A source or a setting is wrong, with its full key. Reading a unit raises it too, for a file of
+        which nothing can be read.
     """
     if cfg.source not in SOURCES:
         near = nearest(cfg.source, SOURCES)
@@ -92,14 +107,26 @@ def units(domain: str, cfg: DomainConfig) -> list[Unit]:
             value=cfg.source,
             instead=(f"{near}; all: " if near else "") + choices(sorted(SOURCES)),
         )
-    try:
-        return SOURCES[cfg.source](cfg)
-    except RequestError as error:
-        error.key = f"data.domains.{domain}.{error.key}"
-        raise
+    with _full_key(domain):
+        planned = SOURCES[cfg.source](cfg)
+    return [replace(unit, read=partial(_read, domain, unit.read)) for unit in planned]
 
 
 def documents(domain: str, cfg: DomainConfig) -> Iterator[Document | LeftOut]:
     """All documents of a domain, one piece after the other. Raises as `units` does."""
     for unit in units(domain, cfg):
         yield from unit.read()
+
+
+def _read(domain: str, read: Read) -> Iterator[Document | LeftOut]:
+    with _full_key(domain):
+        yield from read()
+
+
+@contextmanager
+def _full_key(domain: str) -> Iterator[None]:
+    try:
+        yield
+    except RequestError as error:
+        error.key = f"data.domains.{domain}.{error.key}"
+        raise

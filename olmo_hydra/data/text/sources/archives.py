@@ -1,0 +1,59 @@
+"""Archives of published packages: fetched once for a machine, unpacked, and read as folders of files."""
+
+import hashlib
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from olmo_hydra.config.data import DomainConfig
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.text.sources.files import grouped, matching, read_as
+from olmo_hydra.data.text.sources.registry import Origin, Unit
+
+
+def package_units(
+    package: str, archive: Path, cfg: DomainConfig, origin: Origin, unpack: Callable[[Path, Path], None]
+) -> list[Unit]:
+    """The files of a package that match the pattern, each named by the package and its path in it.
+
+    Args:
+      package: As the config names it, without version.
+      archive: Of the package; it is unpacked beside it, once.
+      cfg: Of the domain.
+      origin: What the archive is.
+      unpack: Unpacks an archive into a new folder.
+
+    Raises:
+      RequestError: No file matches, or the folder of archives cannot be written.
+    """
+    if cfg.pattern is None:
+        raise RequestError(
+            f"the source `{cfg.source}` needs a pattern: a package holds more than text",
+            key="pattern",
+            value=None,
+            instead="pattern: '**/*.html'",
+        )
+    root = archive.with_name(archive.name + ".unpacked")
+    if not root.is_dir():
+        with tempfile.TemporaryDirectory(dir=archive.parent, suffix=".partial") as partial:
+            unpack(archive, Path(partial) / "root")
+            try:
+                (Path(partial) / "root").rename(root)
+            except OSError:  # another process was faster
+                if not root.is_dir():
+                    raise
+    # Links lead to other names of the same text, or out of the package.
+    paths = [path for path in matching(root, cfg) if not path.is_symlink()]
+    return grouped(read_as(cfg, [(f"{package}/{path.relative_to(root).as_posix()}", path) for path in paths]), origin)
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content, in hex."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def say(line: str) -> None:
+    """A line for whoever waits for a download; standard output is the command's own."""
+    print(f"data: {line}", file=sys.stderr, flush=True)
