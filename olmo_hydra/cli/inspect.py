@@ -4,16 +4,117 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+from olmo_hydra.cli import run_data
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.data import TextConfig
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.data import trace
 from olmo_hydra.data.text.prepare import prepare
+from olmo_hydra.data.trace import Piece
+
+SHOWN = 16  # instances, or places, in text; JSON has all
 
 
 def run(parsed: argparse.Namespace) -> None:
-    """Looks at a run's data, or at the prepared text of a config."""
-    prepared(parsed.overrides, parsed.json, check=True)
+    """Looks at what a run reads, or at the prepared text of a config."""
+    asked = [name for name in ("step", "find", "document", "file", "instance") if getattr(parsed, name) is not None]
+    if len(parsed.overrides) != 1 or "=" in parsed.overrides[0]:
+        if asked:
+            raise RequestError("is about a run", key=f"--{asked[0]}", instead="olmo-hydra data inspect RUN --step N")
+        prepared(parsed.overrides, parsed.json, check=True)
+        return
+    if not asked:
+        raise RequestError(
+            "what of this run?",
+            key=parsed.overrides[0],
+            instead="--step N, --find TEXT, --document NAME, --file FILE --offset TOKEN, or --instance I",
+        )
+    opened = run_data.open_run(parsed.overrides[0], parsed.root, lambda line: print(line, file=sys.stderr))
+    if parsed.step is not None:
+        found, show = run_data.batch_of(opened, parsed.step, parsed.instance, parsed.documents), _show_batch
+    else:
+        found, show = _reads(opened, parsed), _show_reads
+    if parsed.json:
+        print(json.dumps(found))
+    else:
+        show(found)
+
+
+def _reads(opened: run_data.Run, parsed: argparse.Namespace) -> dict[str, Any]:
+    if parsed.find is not None:
+        require(parsed.find != "", "is no text", key="--find", value=parsed.find)
+        places, is_all = run_data.places_with(opened, parsed.find, parsed.file)
+        return run_data.reads_of(opened, places) | {"of": f"text {parsed.find!r}", "is_all": is_all}
+    if parsed.document is not None:
+        places = trace.named(opened.data.files, parsed.document)
+        return run_data.reads_of(opened, places) | {"of": f"document {parsed.document}", "is_all": True}
+    if parsed.file is not None:
+        require(parsed.offset is not None, "needs --offset TOKEN, or --find TEXT", key="--file", value=parsed.file)
+        number = run_data.file_of(opened, parsed.file)
+        n_tokens = opened.data.files[number].n_tokens
+        require(
+            0 <= parsed.offset < n_tokens, f"it has tokens 0 to {n_tokens - 1}", key="--offset", value=parsed.offset
+        )
+        place = Piece(number, parsed.offset, parsed.offset + 1)
+        return run_data.reads_of(opened, [place]) | {"of": f"token {parsed.offset:,} of {parsed.file}", "is_all": True}
+    return run_data.reads_of_instance(opened, parsed.instance) | {"of": f"instance {parsed.instance}", "is_all": True}
+
+
+def _show_batch(found: dict[str, Any]) -> None:
+    print(
+        f"{found['run']}, update {found['step']:,} ({found['state']}): batch {found['batch']:,} of "
+        f"{found['batches_per_epoch']:,} in epoch {found['epoch']}, {found['global_batch']:,} instances"
+    )
+    for held in found["instances"][:SHOWN]:
+        caught = "; no loss: the repetition filter caught it" if held["masked"] else ""
+        print(f"\ninstance {held['instance']} (row {held['row']} of the batch), {_documents(held)}{caught}")
+        for document in held["documents"]:
+            print(f"  {_place(document)}, {document['tokens']:,} tokens\n    {document['text']}")
+        if held["n_documents"] > len(held["documents"]):
+            print(f"  and {held['n_documents'] - len(held['documents'])} more; --documents {held['n_documents']}")
+    if len(found["instances"]) > SHOWN:
+        print(f"\nand {len(found['instances']) - SHOWN:,} more instances: --instance I shows one, --json all")
+
+
+def _documents(held: dict[str, Any]) -> str:
+    n = held["n_documents"]
+    return f"{n} document" if n == 1 else f"{n} documents"
+
+
+def _show_reads(found: dict[str, Any]) -> None:
+    places = found["places"]
+    print(
+        f"{found['run']}: {found['done']:,} of {found['steps']:,} updates done, the state after "
+        f"{found['saved']:,} saved"
+    )
+    if not places:
+        print(f"{found['of']}: not in the training files")
+        return
+    more = "" if found["is_all"] else " at least"
+    print(f"{found['of']}:{more} {len(places):,} place{'s' if len(places) > 1 else ''} in the training files")
+    for place in places[:SHOWN]:
+        print(f"\n{_place(place)}, {place['tokens']:,} tokens")
+        for held in place["instances"][:SHOWN]:
+            epochs = "; ".join(_epoch(epoch) for epoch in held["epochs"])
+            print(f"  instance {held['instance']}: {epochs}")
+        if len(place["instances"]) > SHOWN:
+            print(f"  and {len(place['instances']) - SHOWN:,} more instances: --json shows all")
+        if not place["instances"]:
+            print("  in no instance: what is left of a file, or of a document, is dropped")
+    if len(places) > SHOWN:
+        print(f"\nand {len(places) - SHOWN:,} more places: --json shows all")
+
+
+def _place(where: dict[str, Any]) -> str:
+    name = f", {where['document']}" if where["document"] else ""
+    return f"{where['label']}{name}: {where['file']} from token {where['offset']:,}"
+
+
+def _epoch(epoch: dict[str, Any]) -> str:
+    updates = ", ".join(f"update {update['step']:,} ({update['state']})" for update in epoch["updates"])
+    return f"epoch {epoch['epoch']}, {updates or 'in no batch'}"
 
 
 def prepared(overrides: list[str], as_json: bool, *, check: bool) -> None:

@@ -1,0 +1,212 @@
+"""The data of a run, opened again from its directory: what an update read, and which updates read a document."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.frozen import frozen_data
+from olmo_hydra.config.identity import digest
+from olmo_hydra.config.root import Config
+from olmo_hydra.data import trace
+from olmo_hydra.data.fingerprint import differences
+from olmo_hydra.data.opened import Data, open_data
+from olmo_hydra.data.trace import Piece
+from olmo_hydra.interop.model_node import model_config
+from olmo_hydra.interop.places import find_run, frozen, whole_steps
+from olmo_hydra.tracking.run_dir import RunDir
+
+PLACES = 100  # of a text, after which the search ends
+CHARACTERS = 200  # shown of a document
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and its data: `done` updates have left a row, the state after update `saved` is the newest checkpoint."""
+
+    directory: RunDir
+    data: Data
+    steps: int
+    done: int
+    saved: int
+
+
+def open_run(place: str, root: Path, report: Callable[[str], None]) -> Run:
+    """Opens the data that a run's frozen config names.
+
+    Args:
+      place: A run directory, or the name of a run below `root`.
+      root: Where runs lie that are given by name.
+      report: Receives one line of progress at a time.
+
+    Raises:
+      RequestError: There is no such run, its data is gone, or is not what the run read.
+    """
+    try:
+        directory, _ = find_run(place, root)
+    except RequestError as error:
+        if error.instead:  # several runs have this name
+            raise
+        raise RequestError(
+            f"no run directory is there, nor a run of that name in {root}",
+            key=place,
+            instead="olmo-hydra runs FOLDER lists those of a run.root",
+        ) from error
+    content = frozen(directory)
+    of_data, of_train = frozen_data(content, str(directory.config))
+    config = Config(data=of_data, train=of_train, model=model_config(content["model"], str(directory.config)))
+    data = open_data(config, directory.path.absolute().parent / "cache", report)
+    _refuse_changed(directory, data)
+    steps, metrics = whole_steps(directory), directory.rows("metrics")
+    saved = steps[-1] if steps else 0
+    assert of_train.steps is not None
+    return Run(directory, data, of_train.steps, max(saved, metrics[-1]["step"] if metrics else 0), saved)
+
+
+def _refuse_changed(directory: RunDir, data: Data) -> None:
+    """The newest start of the run says what it read, and the newest checkpoint what that differs in."""
+    if not directory.provenance.is_file():
+        return
+    start = json.loads(directory.provenance.read_text("utf-8"))["starts"][-1]
+    if start["data"]["fingerprint"] == digest(data.fingerprint):
+        return
+    saved = [directory.checkpoints / str(step) / "data" / "metadata" for step in whole_steps(directory)]
+    known = saved and saved[-1].is_file()
+    lines = differences(json.loads(saved[-1].read_text("utf-8"))["fingerprint"], data.fingerprint) if known else []
+    raise RequestError(
+        "\n  ".join(["its data is not what the run read:", *(lines or ["another fingerprint than at its last start"])]),
+        key=directory.path.name,
+        where=str(directory.provenance),
+        instead=f"the data as it was; the run was started in {start['folder']}",
+    )
+
+
+def batch_of(run: Run, step: int, instance: int | None, n_documents: int) -> dict[str, Any]:
+    """What update `step` read: its instances, and the first documents of each. Raises RequestError past the horizon."""
+    require(
+        1 <= step <= run.steps,
+        f"the run has updates 1 to {run.steps:,}; update n reads global batch n - 1",
+        key="--step",
+        value=step,
+        instead=f"--step {min(max(step, 1), run.steps)}",
+    )
+    batch = run.data.batches.batch(step - 1)
+    shown = list(range(len(batch.instances_B)))
+    if instance is not None:
+        shown = [b for b in shown if batch.instances_B[b] == instance]
+        if not shown:
+            held = ", ".join(map(str, batch.instances_B[:8].tolist()))
+            raise RequestError(f"is not in the batch of update {step}: {held}, ...", key="--instance", value=instance)
+    return {
+        "run": run.directory.path.name,
+        "step": step,
+        "epoch": batch.epoch,
+        "batch": batch.row + 1,
+        "batches_per_epoch": run.data.sampler.batches_per_epoch,
+        "state": _state(run, step),
+        "global_batch": len(batch.instances_B),
+        "instances": [
+            {
+                "instance": int(batch.instances_B[b]),
+                "row": b,
+                "masked": bool(batch.masked_B[b]),
+                **_documents(run.data, int(batch.instances_B[b]), n_documents),
+            }
+            for b in shown
+        ],
+    }
+
+
+def _documents(data: Data, instance: int, n_documents: int) -> dict[str, Any]:
+    pieces = trace.pieces(data.source, data.files, instance, data.tokenizer.eos)
+    return {
+        "n_documents": len(pieces),
+        "documents": [
+            _described(data, piece) | {"text": trace.excerpt(piece, data.files, data.tokenizer, CHARACTERS)}
+            for piece in pieces[:n_documents]
+        ],
+    }
+
+
+def _described(data: Data, piece: Piece) -> dict[str, Any]:
+    file = data.files[piece.file]
+    names = trace.names_of(file)
+    return {
+        "file": file.name,
+        "label": file.label,
+        "offset": piece.start,
+        "tokens": piece.stop - piece.start,
+        "document": names.at(piece.start) if names else None,
+    }
+
+
+def reads_of(run: Run, places: Sequence[Piece]) -> dict[str, Any]:
+    """Which instances hold tokens of some places, and which updates read them, in every epoch the run has begun."""
+    held = trace.holding(run.data.source, places)
+    updates = updates_of(run, sorted({instance for instances in held for instance in instances}))
+    return _found(run) | {
+        "places": [
+            _described(run.data, place) | {"instances": [updates[instance] for instance in instances]}
+            for place, instances in zip(places, held, strict=True)
+        ],
+    }
+
+
+def reads_of_instance(run: Run, instance: int) -> dict[str, Any]:
+    """As `reads_of`, of a whole instance."""
+    n = len(run.data.source)
+    require(0 <= instance < n, f"there are instances 0 to {n - 1:,}", key="--instance", value=instance)
+    spans = run.data.source.spans(instance)
+    updates = updates_of(run, [instance])[instance]
+    pieces = [Piece(file, start, start + length) for file, start, length in spans]
+    return _found(run) | {"places": [_described(run.data, piece) | {"instances": [updates]} for piece in pieces]}
+
+
+def updates_of(run: Run, instances: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """By instance: for each epoch the updates that read it. None in an epoch where it is in the tail."""
+    found: dict[int, dict[str, Any]] = {i: {"instance": i, "epochs": []} for i in instances}
+    for epoch in range(1, run.data.sampler.place(max(run.done, 1) - 1).epoch + 1):
+        for instance, batches in trace.batches_with(run.data.sampler, instances, epoch).items():
+            updates = [{"step": n + 1, "state": _state(run, n + 1)} for n in batches]
+            found[instance]["epochs"].append({"epoch": epoch, "updates": updates})
+    return found
+
+
+def places_with(run: Run, text: str, file: str | None) -> tuple[list[Piece], bool]:
+    """Where a text stands, and whether that is all: the search ends after some places."""
+    files = range(len(run.data.files)) if file is None else [file_of(run, file)]
+    found = (place for number in files for place in trace.containing(run.data.files, number, text, run.data.tokenizer))
+    places = list(islice(found, PLACES + 1))
+    return places[:PLACES], len(places) <= PLACES
+
+
+def file_of(run: Run, name: str) -> int:
+    """The number of a token file by its name, or the end of it. Raises RequestError unless it is one."""
+    names = [file.name for file in run.data.files]
+    found = [i for i, one in enumerate(names) if one == name] or [
+        i for i, one in enumerate(names) if one.endswith(name)
+    ]
+    if not found or len({names[i] for i in found}) > 1:
+        several = f"{len(found)} token files end so: {', '.join(names[i] for i in found[:3])}"
+        raise RequestError(
+            several if found else "the run has no token file of that name",
+            key="--file",
+            value=name,
+            instead=f"a name such as {names[0]}",
+        )
+    return found[0]
+
+
+def _found(run: Run) -> dict[str, Any]:
+    return {"run": run.directory.path.name, "steps": run.steps, "done": run.done, "saved": run.saved}
+
+
+def _state(run: Run, step: int) -> str:
+    if step <= run.saved:
+        return "read, saved"
+    if step <= run.done:
+        return "read, not saved"
+    return "to come" if step <= run.steps else "past the horizon"

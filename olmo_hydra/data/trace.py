@@ -1,0 +1,187 @@
+"""From an update to the documents it reads, and from a document to the updates that read it."""
+
+import gzip
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import numpy as np
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.files import TokenFile
+from olmo_hydra.data.instances import Source, Windows
+from olmo_hydra.data.sampler import Sampler
+from olmo_hydra.data.tokenizer import Tokenizer
+
+SEARCHED = 1 << 14  # tokens that are decoded together
+READ_TOGETHER = 1 << 22  # instances of an order that are looked at together
+
+
+class Piece(NamedTuple):
+    """Consecutive tokens `[start:stop]` of a file, by its number, that are of one document."""
+
+    file: int
+    start: int
+    stop: int
+
+
+class Names(NamedTuple):
+    """The documents of a token file in order: where each starts, where it ends, and its name."""
+
+    starts: list[int]
+    ends: list[int]
+    names: list[str]
+
+    def at(self, token: int) -> str | None:
+        """The name of the document that a token is of."""
+        i = bisect_right(self.starts, token) - 1
+        return self.names[i] if i >= 0 and token < self.ends[i] else None
+
+
+def pieces(source: Source, files: Sequence[TokenFile], instance: int, end: int) -> list[Piece]:
+    """The documents of an instance, or what of them is in it, in order.
+
+    Args:
+      source: The instances.
+      files: Their token files.
+      instance: By number.
+      end: The token that ends a document.
+    """
+    found = []
+    for file, start, length in source.spans(instance):
+        ends = np.flatnonzero(files[file].read(start, start + length) == end) + 1
+        bounds = sorted({0, *ends.tolist(), length})
+        found += [Piece(file, start + a, start + b) for a, b in pairwise(bounds)]
+    return found
+
+
+def excerpt(piece: Piece, files: Sequence[TokenFile], tokenizer: Tokenizer, n_characters: int) -> str:
+    """The beginning of a piece's text, on one line: what is not printable is escaped."""
+    tokens = files[piece.file].read(piece.start, min(piece.stop, piece.start + 4 * n_characters))
+    text = tokenizer.decode(tokens)[:n_characters]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@lru_cache(maxsize=64)
+def names_of(file: TokenFile) -> Names | None:
+    """The documents of a file by the `.csv.gz` beside it; None if there is none.
+
+    Its lines begin with start, end and name, divided by commas: Dolma's format, of which OLMo-core reads the first two
+    fields. Names are percent-encoded, as in the corpora that this program prepares.
+
+    Raises:
+      RequestError: It cannot be read.
+    """
+    if not isinstance(file.path, Path) or not (index := file.path.with_suffix(".csv.gz")).is_file():
+        return None
+    starts, ends, names = [], [], []
+    try:
+        with gzip.open(index, "rt", encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                start, stop, *rest = line.rstrip("\n").split(",")
+                starts.append(int(start))
+                ends.append(int(stop))
+                names.append(unquote(rest[0]) if rest else "")
+    except (OSError, EOFError, ValueError) as error:
+        raise RequestError(
+            f"cannot be read, at line {len(starts) + 1}", where=str(index), instead="a whole file, or none"
+        ) from error
+    return Names(starts, ends, names)
+
+
+def named(files: Sequence[TokenFile], name: str) -> list[Piece]:
+    """The documents of a name. Raises RequestError if no file says what its documents are called."""
+    indices = [names_of(file) for file in files]
+    if not any(indices):
+        raise RequestError(
+            "no token file has an index (.csv.gz) of its documents beside it",
+            key="--document",
+            value=name,
+            instead="--find TEXT, or --file FILE --offset TOKEN",
+        )
+    return [
+        Piece(file, index.starts[i], index.ends[i])
+        for file, index in enumerate(indices)
+        if index is not None
+        for i, one in enumerate(index.names)
+        if one == name
+    ]
+
+
+def containing(files: Sequence[TokenFile], file: int, text: str, tokenizer: Tokenizer) -> Iterator[Piece]:
+    """Where a file's documents have a text. They are decoded: it does not matter how the text was cut into tokens.
+
+    Args:
+      files: Token files.
+      file: The number of the one to search.
+      text: Exactly as it stands in a document.
+      tokenizer: Of the files.
+    """
+    n_tokens = files[file].n_tokens
+    overlap = len(text.encode()) + 4  # a token is a byte at least, and the character at the border has four at most
+    for start in range(0, n_tokens, SEARCHED):
+        tokens = files[file].read(start, min(start + SEARCHED + overlap, n_tokens))
+        decoded = tokenizer.decode(tokens)
+        at = decoded.find(text)
+        while at >= 0:
+            first, last = _place(tokens, at, text, tokenizer)
+            if first >= SEARCHED:
+                break  # the next stretch has it too
+            if not (tokens[first:last] == tokenizer.eos).any():
+                yield Piece(file, start + first, start + last)
+            at = decoded.find(text, at + 1)
+
+
+def _place(tokens: np.ndarray, at: int, text: str, tokenizer: Tokenizer) -> tuple[int, int]:
+    """First token of a text that stands at character `at` of what `tokens` say, and the token after its last."""
+    counts = range(1, len(tokens) + 1)
+    first = bisect_left(counts, True, key=lambda n: len(tokenizer.decode(tokens[:n])) > at)
+    stop = at + len(text)
+    last = bisect_left(counts, True, key=lambda n: tokenizer.decode(tokens[:n])[at:stop] == text)
+    return first, last + 1
+
+
+def holding(source: Source, places: Sequence[Piece]) -> list[list[int]]:
+    """For each place, the instances that hold any of its tokens, in order."""
+    if isinstance(source, Windows):
+        return [_windows_with(source, place) for place in places]
+    found: list[set[int]] = [set() for _ in places]
+    wanted = {place.file for place in places}
+    for part in source.parts:
+        if not wanted.intersection(part.files):
+            continue
+        for instance in range(part.first, part.first + part.size):
+            for file, start, length in source.spans(instance):
+                for instances, place in zip(found, places, strict=True):
+                    if file == place.file and start < place.stop and place.start < start + length:
+                        instances.add(instance)
+    return [sorted(instances) for instances in found]
+
+
+def _windows_with(source: Windows, place: Piece) -> list[int]:
+    (part,) = (part for part in source.parts if part.files == (place.file,))
+    windows = range(part.first, part.first + part.size)
+
+    def start(instance: int) -> int:
+        return source.spans(instance)[0].start
+
+    first = max(bisect_right(windows, place.start, key=start) - 1, 0)
+    touched = windows[first : bisect_left(windows, place.stop, key=start)]
+    return [i for i in touched if start(i) + source.spans(i)[0].length > place.start]
+
+
+def batches_with(sampler: Sampler, instances: Sequence[int], epoch: int) -> dict[int, list[int]]:
+    """Of each instance the numbers of the global batches (from 0) of an epoch that hold it; none of what is in none."""
+    wanted = np.unique(np.array(instances, np.uint32))
+    found: dict[int, list[int]] = {int(i): [] for i in wanted}
+    first = (epoch - 1) * sampler.batches_per_epoch
+    count = max(1, READ_TOGETHER // sampler.global_batch)
+    for row in range(0, sampler.batches_per_epoch, count):
+        block = sampler.take(first + row, min(count, sampler.batches_per_epoch - row))
+        for at, column in np.argwhere(np.isin(block, wanted)).tolist():
+            found[int(block[at, column])].append(first + row + at)
+    return found
