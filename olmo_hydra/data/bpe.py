@@ -49,12 +49,12 @@ class BPE:
         library.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (eos, pad)])
         library.encode_special_tokens = True
         self.library = library
-        self.eos: int = library.token_to_id(eos)
-        self.pad: int = library.token_to_id(pad)
+        ids = library.get_vocab(with_added_tokens=True)
+        self.eos, self.pad = ids[eos], ids[pad]
+        self.vocab_size = max(ids.values()) + 1
+        self.dtype = token_type(self.vocab_size)
         added = library.get_added_tokens_decoder().values()
         self.specials = tuple(token.content for token in added if token.special)
-        self.vocab_size = max(library.get_vocab(with_added_tokens=True).values()) + 1
-        self.dtype = token_type(self.vocab_size)
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, without the end of the document. A lone surrogate has no UTF-8 and becomes `?`."""

@@ -1,3 +1,5 @@
+import gzip
+import hashlib
 import json
 
 import numpy as np
@@ -5,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.corpus import Corpus, cut, split_point
-from olmo_hydra.data.loader import Batches
+from olmo_hydra.data.corpus import Corpus, Entry, split_point
+from olmo_hydra.data.heldout import cut
 from olmo_hydra.data.text.prepare import prepare
 
 
@@ -17,42 +18,46 @@ def corpus(cfg, tmp_path) -> Corpus:
     return prepare(cfg, tmp_path / "cache", lambda line: None)
 
 
-def batches_of(corpus, instances=Instances.windows):
-    tokenizer = corpus.tokenizer
-    return Batches(
-        corpus.train_files(),
-        seq_len=64,
-        global_batch=8,
-        seed=0,
-        instances=instances,
-        pack_files=8,
-        document_mask=True,
-        end=tokenizer.eos,
-        pad=tokenizer.pad,
-        dtype=tokenizer.dtype,
-    )
+def entries_of(corpus, split, domain):
+    files = [file for file in corpus.manifest["files"] if (file["split"], file["domain"]) == (split, domain)]
+    return [entry for file in files for entry in corpus.entries(file)]
 
 
-def test_train_files_feed_the_loader(corpus):
-    assert [file.stem for file in corpus.train_files()] == corpus.domains == ["asyncio", "formats"]
-    batches = batches_of(corpus)
-    tokens = [corpus.manifest["domains"][domain]["train"]["tokens"] for domain in corpus.domains]
-    assert len(batches.source) == sum(n // 64 for n in tokens)
-    assert batches.source.dropped == sum(n % 64 for n in tokens)
+def test_train_files_are_the_documents(corpus, library):
+    assert [file.label for file in corpus.train_files()] == corpus.domains == ["asyncio", "formats"]
+    for number, file in enumerate(corpus.train_files()):
+        tokens = file.tokens()
+        assert len(tokens) == corpus.manifest["domains"][file.label]["train"]["tokens"]
+        folder = library / "asyncio" if file.label == "asyncio" else library
+        for entry in entries_of(corpus, "train", file.label):
+            raw = (folder / entry.name).read_bytes()
+            assert tokens[entry.start : entry.end].tolist() == [*raw, 256]
+            assert (entry.n_bytes, entry.sha256) == (len(raw), hashlib.sha256(raw).hexdigest())
+            assert corpus.find(entry.name) == [(number, entry.start, entry.end)]
+            for offset in (entry.start, entry.end - 1):
+                assert corpus.document_at(number, offset) == entry
 
 
-def test_documents_of_a_corpus_are_packed(corpus):
-    trained = [e for domain in corpus.domains for e in corpus.manifest["documents"][domain] if e["split"] == "train"]
-    batches = batches_of(corpus, Instances.packed)
-    assert batches.source.dropped == sum(max(0, entry["tokens"] + 1 - 64) for entry in trained)
-    in_instances = len(batches.source) * 64 - batches.source.padding
-    assert in_instances + batches.source.dropped == sum(entry["tokens"] + 1 for entry in trained)
+def test_the_index_is_read_by_the_rule_of_olmo_core(corpus):
+    # olmo_core.data.utils.iter_document_indices: `start_index, end_index, *_ = line.split(",")` of each line.
+    for file in corpus.manifest["files"]:
+        path = corpus.folder / file["path"]
+        with gzip.open(path.with_suffix(".csv.gz"), "rt") as index:
+            bounds = [tuple(map(int, line.split(",")[:2])) for line in index]
+        ends = np.flatnonzero(np.fromfile(path, "<u2") == 256) + 1
+        assert bounds == list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+@given(st.text(st.characters(codec="utf-8") | st.sampled_from("\udc80\udcff,%\n\r\x85\u2028")))
+def test_any_name_goes_into_a_line_of_the_index(name):
+    line = Entry(3, 70, name, 66, "ab").line()
+    assert line.splitlines() == [line[:-1]] and line.count(",") == 4 and line.isascii()
+    assert Entry.of(line) == Entry(3, 70, name, 66, "ab")
 
 
 def test_heldout_documents_are_the_files(corpus, library):
     documents = corpus.heldout("asyncio", None)
-    entries = [entry for entry in corpus.manifest["documents"]["asyncio"] if entry["split"] == "heldout"]
-    assert {document.name for document in documents} == {entry["name"] for entry in entries}
+    assert {document.name for document in documents} == {e.name for e in entries_of(corpus, "heldout", "asyncio")}
     for document in documents:
         raw = (library / "asyncio" / document.name).read_bytes()
         assert document.tokens.astype(np.uint8).tobytes() == raw and document.n_bytes == len(raw)
@@ -97,16 +102,34 @@ def test_fingerprint_follows_the_text_alone(cfg, corpus, library, tmp_path):
 
 def test_damage_is_found(corpus):
     corpus.verify()
-    path = corpus.folder / "train" / "formats.bin"
+    path = corpus.folder / "train" / "formats" / "00000.npy"
     content = path.read_bytes()
-    path.write_bytes(content[:-2] + b"\0\0")
-    with pytest.raises(RequestError, match=r"train/formats\.bin has changed"):
+    path.write_bytes(content[:-4] + b"\0\0" + content[-2:])
+    with pytest.raises(RequestError, match=r"train/formats/00000\.npy has changed"):
         Corpus(corpus.folder).verify()
     path.write_bytes(content[:-2])
     with pytest.raises(RequestError, match=f"{len(content)} bytes"):
         Corpus(corpus.folder)
     path.write_bytes(content)
     manifest = corpus.folder / "manifest.json"
+    for wrong, problem in [("documents", "totals of asyncio"), ("bytes", "totals of asyncio")]:
+        changed = json.loads(json.dumps(corpus.manifest))
+        changed["domains"]["asyncio"]["train"][wrong] += 1
+        manifest.write_text(json.dumps(changed))
+        with pytest.raises(RequestError, match=problem):
+            Corpus(corpus.folder).verify()
     manifest.write_text(json.dumps(corpus.manifest)[:-1])
     with pytest.raises(RequestError, match="manifest"):
         Corpus(corpus.folder)
+
+
+def test_an_index_of_other_documents_is_found(corpus):
+    changed = json.loads(json.dumps(corpus.manifest))
+    file = changed["files"][0]
+    lines = [entry.line() for entry in corpus.entries(file)]
+    packed = gzip.compress("".join([lines[0].replace(",", ",1", 1), *lines[1:]]).encode())
+    (corpus.folder / file["index"]["path"]).write_bytes(packed)
+    file["index"] |= {"bytes": len(packed), "sha256": hashlib.sha256(packed).hexdigest()}
+    (corpus.folder / "manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(RequestError, match="not those of its index"):
+        Corpus(corpus.folder).verify()

@@ -1,12 +1,7 @@
 import dataclasses
 import hashlib
 import json
-import os
-import pickle
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +9,9 @@ import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import prepare as prepare_module
 from olmo_hydra.data.corpus import Corpus
 from olmo_hydra.data.text.prepare import prepare
-from olmo_hydra.data.text.sources import SOURCES, Document
+from olmo_hydra.data.text.sources import SOURCES, Document, Unit
 
 
 def quiet(line: str) -> None:
@@ -25,15 +19,22 @@ def quiet(line: str) -> None:
 
 
 def split_of(corpus: Corpus, domain: str) -> dict[str, str]:
-    return {entry["name"]: entry["split"] for entry in corpus.manifest["documents"][domain]}
+    files = [file for file in corpus.manifest["files"] if file["domain"] == domain]
+    return {entry.name: file["split"] for file in files for entry in corpus.entries(file)}
 
 
-def token_documents(path: Path) -> list[bytes]:
-    """The documents of a token file, cut at its ends alone."""
-    tokens = np.fromfile(path, "<u2")
+def token_documents(corpus: Corpus, split: str, domain: str) -> list[bytes]:
+    """The documents of a domain, cut at the ends in its token files alone."""
+    files = sorted((corpus.folder / split / domain).glob("*.npy"))
+    tokens = np.concatenate([np.fromfile(file, "<u2") for file in files])
     ends = np.flatnonzero(tokens == 256)
     assert ends[-1] == len(tokens) - 1
     return [part[part != 256].astype(np.uint8).tobytes() for part in np.split(tokens, ends[:-1] + 1)]
+
+
+def source_of(monkeypatch, name, documents):
+    """Registers a source of one piece."""
+    monkeypatch.setitem(SOURCES, name, lambda cfg: [Unit("all", documents)])
 
 
 def test_every_document_is_whole_and_on_one_side(cfg, library, tmp_path):
@@ -41,7 +42,7 @@ def test_every_document_is_whole_and_on_one_side(cfg, library, tmp_path):
     sides: dict[str, list[bytes]] = {"train": [], "heldout": []}
     for split, texts in sides.items():
         for domain in corpus.domains:
-            texts += token_documents(corpus.folder / split / f"{domain}.bin")
+            texts += token_documents(corpus, split, domain)
     big_enough = {path.read_bytes() for path in library.glob("**/*.py") if path.stat().st_size >= cfg.min_bytes}
     assert set(sides["train"]) | set(sides["heldout"]) == big_enough
     assert not set(sides["train"]) & set(sides["heldout"])
@@ -55,16 +56,16 @@ def test_manifest_describes_the_files(cfg, library, tmp_path):
     for file in manifest["files"]:
         content = (corpus.folder / file["path"]).read_bytes()
         assert (file["bytes"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
-    for entry in manifest["documents"]["asyncio"]:
-        raw = (library / "asyncio" / entry["name"]).read_bytes()
-        tokens = np.fromfile(corpus.folder / entry["split"] / "asyncio.bin", "<u2")
-        stored = tokens[entry["offset"] : entry["offset"] + entry["tokens"]]
-        assert stored.astype(np.uint8).tobytes() == raw and entry["sha256"] == hashlib.sha256(raw).hexdigest()
+        assert len(content) == 2 * file["tokens"]
     for domain, summary in manifest["domains"].items():
         for split in ("train", "heldout"):
-            tokens = np.fromfile(corpus.folder / split / f"{domain}.bin", "<u2")
-            assert summary[split]["tokens"] == len(tokens)
-            assert summary[split]["bytes"] == len(tokens) - summary[split]["documents"]
+            documents = token_documents(corpus, split, domain)
+            sizes = len(documents), sum(map(len, documents))
+            assert summary[split] == {"documents": sizes[0], "bytes": sizes[1], "tokens": sum(sizes)}
+    assert manifest["tokenizer"] == {"vocab_size": 257, "eos": 256, "pad": 256}
+    assert (
+        manifest["overlap"]["domains"]["asyncio"]["documents"] == manifest["domains"]["asyncio"]["heldout"]["documents"]
+    )
 
 
 def test_a_document_keeps_its_side(cfg, library, tmp_path):
@@ -93,47 +94,47 @@ def test_copies_are_one_document(cfg, library, tmp_path):
 
 
 def test_a_copied_passage_stays_in_its_first_document(cfg, tmp_path, monkeypatch):
-    def collected(_):
+    def collected():
         short = "A short docstring."
         yield Document("0", short, (short,))  # too short to be a document: it claims nothing
         for i in range(1, 60):
             shared, own = f"Returns the square of {i // 2}.", f"Computes number {i}, exactly."
             yield Document(str(i), "", (short, shared, own, short) if i == 7 else (shared, own))
 
-    monkeypatch.setitem(SOURCES, "collected", collected)
+    source_of(monkeypatch, "collected", collected)
     cfg = dataclasses.replace(cfg, domains={"docs": DomainConfig(source="collected")}, min_bytes=25)
     corpus = prepare(cfg, tmp_path / "cache", quiet)
-    texts = [text.decode() for s in ("train", "heldout") for text in token_documents(corpus.folder / s / "docs.bin")]
+    texts = [text.decode() for s in ("train", "heldout") for text in token_documents(corpus, s, "docs")]
     passages = [passage for text in texts for passage in text.split("\n\n\n")]
     assert len(passages) == len(set(passages)) == 30 + 59 + 1
     assert corpus.manifest["domains"]["docs"]["left_out"] == {"too short": 1, "duplicate": 29 + 1}
 
 
 def test_texts_that_differ_only_past_the_cut_are_copies(cfg, tmp_path, monkeypatch):
-    def alike(_):
+    def alike():
         for i in range(80):
             yield Document(str(i), f"{i // 2:02}" + "z" * 98 + f"tail {i}")
 
-    monkeypatch.setitem(SOURCES, "alike", alike)
+    source_of(monkeypatch, "alike", alike)
     cfg = dataclasses.replace(cfg, domains={"docs": DomainConfig(source="alike")}, max_bytes=100)
     corpus = prepare(cfg, tmp_path / "cache", quiet)
-    texts = [text for s in ("train", "heldout") for text in token_documents(corpus.folder / s / "docs.bin")]
+    texts = [text for s in ("train", "heldout") for text in token_documents(corpus, s, "docs")]
     assert len(texts) == len(set(texts)) == 40
     assert corpus.manifest["domains"]["docs"]["left_out"] == {"duplicate": 40}
 
 
 def test_short_long_and_impossible_documents(cfg, library, tmp_path, monkeypatch):
-    def odd(_):
+    def odd():
         yield Document("short", "x" * 99)
         yield Document("surrogate", "y" * 200 + "\ud800")
         for i in range(40):
             yield Document(f"long{i}", f"{i:02}" + "\u20ac" * 100)
 
-    monkeypatch.setitem(SOURCES, "odd", odd)
+    source_of(monkeypatch, "odd", odd)
     cfg = dataclasses.replace(cfg, domains={"odd": DomainConfig(source="odd")}, max_bytes=100)
     corpus = prepare(cfg, tmp_path / "cache", quiet)
     assert corpus.manifest["domains"]["odd"]["left_out"] == {"too short": 1, "not UTF-8": 1}
-    texts = token_documents(corpus.folder / "train" / "odd.bin")
+    texts = token_documents(corpus, "train", "odd")
     assert {text.decode()[2:] for text in texts} == {"\u20ac" * 32}  # 2 + 32 * 3 = 98 bytes; a 33rd would be torn
 
 
@@ -145,9 +146,9 @@ def test_prepared_once(cfg, library, tmp_path):
     lines.clear()
     again = prepare(dataclasses.replace(cfg, seq_len=128), tmp_path / "cache", lines.append)
     assert (again.folder, again.fingerprint, lines) == (first.folder, first.fingerprint, [])
-    with pytest.raises(RequestError, match="no folder"):
+    with pytest.raises(RequestError, match="no file or folder"):
         prepare(dataclasses.replace(cfg, min_bytes=150), tmp_path / "cache", quiet)
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == {first.folder.name, ".lock"}
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.folder.name]
 
 
 def test_a_relative_path_is_another_text_in_another_folder(cfg, library, tmp_path, monkeypatch):
@@ -172,7 +173,7 @@ def test_absent_packages_are_told_and_recorded(cfg, tmp_path):
     [
         ({"heldout_fraction": 1e-9}, "data.domains.asyncio", "heldout"),
         ({"heldout_fraction": 1 - 1e-9}, "data.domains.asyncio", "train"),
-        ({"min_bytes": 10**9}, "data.domains.asyncio", r"\(0 documents in all\)"),
+        ({"min_bytes": 10**9}, "data.domains.asyncio", r"\(0 documents in all, \d+ too short\)"),
         ({"name": "a/b"}, "data.name", "names files"),
         ({"domains": {"../up": DomainConfig(source="stdlib")}}, "data.domains", "names files"),
     ],
@@ -189,43 +190,3 @@ def test_an_unwritable_cache(cfg, tmp_path):
     with pytest.raises(RequestError) as caught:
         prepare(cfg, tmp_path / "file" / "cache", quiet)
     assert caught.value.key == "run.root" and str(tmp_path / "file") in str(caught.value)
-
-
-SCRIPT = """
-import os, pickle, signal, sys
-from pathlib import Path
-from olmo_hydra.data.text.prepare import prepare
-cfg = pickle.loads(bytes.fromhex(sys.argv[1]))
-left = [int(sys.argv[3])]
-def report(line):
-    print(line, flush=True)
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-print(prepare(cfg, Path(sys.argv[2]), report).fingerprint)
-"""
-
-
-def start(cfg, cache, kill_at_line=0):
-    command = [sys.executable, "-c", SCRIPT, pickle.dumps(cfg).hex(), str(cache), str(kill_at_line)]
-    environment = os.environ | {"PYTHONPATH": str(Path(prepare_module.__file__).parents[2])}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-
-
-@pytest.mark.parametrize("line", [1, 2, 3])
-def test_killed_while_preparing(cfg, tmp_path, line):
-    killed = start(cfg, tmp_path / "cache", kill_at_line=line)
-    assert killed.wait() == -signal.SIGKILL
-    assert [path.suffix for path in (tmp_path / "cache").glob("library-*")] == ([".partial"] if line > 1 else [])
-    corpus = prepare(cfg, tmp_path / "cache", quiet)
-    corpus.verify()
-    assert corpus.fingerprint == prepare(cfg, tmp_path / "elsewhere", quiet).fingerprint
-    assert not list((tmp_path / "cache").glob("*.partial"))
-
-
-def test_two_processes_at_once(cfg, tmp_path):
-    processes = [start(cfg, tmp_path / "cache") for _ in range(2)]
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
-    expected = prepare(cfg, tmp_path / "elsewhere", quiet).fingerprint
-    assert [output.splitlines()[-1] for output in outputs] == [expected] * 2
-    assert sum("prepared in" in output for output in outputs) == 1
