@@ -71,7 +71,7 @@ def _show_batch(found: dict[str, Any]) -> None:
         caught = "; no loss: the repetition filter caught it" if held["masked"] else ""
         print(f"\ninstance {held['instance']} (row {held['row']} of the batch), {_documents(held)}{caught}")
         for document in held["documents"]:
-            print(f"  {_place(document)}, {document['tokens']:,} tokens\n    {document['text']}")
+            print(f"  {_place(document)}\n    {document['text']}")
         if held["n_documents"] > len(held["documents"]):
             print(f"  and {held['n_documents'] - len(held['documents'])} more; --documents {held['n_documents']}")
     if len(found["instances"]) > SHOWN:
@@ -95,21 +95,25 @@ def _show_reads(found: dict[str, Any]) -> None:
     more = "" if found["is_all"] else " at least"
     print(f"{found['of']}:{more} {len(places):,} place{'s' if len(places) > 1 else ''} in the training files")
     for place in places[:SHOWN]:
-        print(f"\n{_place(place)}, {place['tokens']:,} tokens")
-        for held in place["instances"][:SHOWN]:
-            epochs = "; ".join(_epoch(epoch) for epoch in held["epochs"])
-            print(f"  instance {held['instance']}: {epochs}")
+        print(f"\n{_place(place)}")
+        for held in sorted(place["instances"], key=_first_update)[:SHOWN]:
+            print(f"  instance {held['instance']}: {'; '.join(_epoch(epoch) for epoch in held['epochs'])}")
         if len(place["instances"]) > SHOWN:
-            print(f"  and {len(place['instances']) - SHOWN:,} more instances: --json shows all")
+            print(f"  and {len(place['instances']) - SHOWN:,} more instances, read later or never: --json shows all")
         if not place["instances"]:
             print("  in no instance: what is left of a file, or of a document, is dropped")
     if len(places) > SHOWN:
         print(f"\nand {len(places) - SHOWN:,} more places: --json shows all")
 
 
+def _first_update(held: dict[str, Any]) -> int:
+    return min((update["step"] for epoch in held["epochs"] for update in epoch["updates"]), default=sys.maxsize)
+
+
 def _place(where: dict[str, Any]) -> str:
     name = f", {where['document']}" if where["document"] else ""
-    return f"{where['label']}{name}: {where['file']} from token {where['offset']:,}"
+    tokens = "1 token" if where["tokens"] == 1 else f"{where['tokens']:,} tokens"
+    return f"{where['label']}{name}: {where['file']}, {tokens} from {where['offset']:,} on"
 
 
 def _epoch(epoch: dict[str, Any]) -> str:

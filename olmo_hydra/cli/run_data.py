@@ -11,6 +11,7 @@ from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.config.frozen import frozen_data
 from olmo_hydra.config.identity import digest
 from olmo_hydra.config.root import Config
+from olmo_hydra.config.suggest import choices
 from olmo_hydra.data import trace
 from olmo_hydra.data.fingerprint import differences
 from olmo_hydra.data.opened import Data, open_data
@@ -98,8 +99,8 @@ def batch_of(run: Run, step: int, instance: int | None, n_documents: int) -> dic
     if instance is not None:
         shown = [b for b in shown if batch.instances_B[b] == instance]
         if not shown:
-            held = ", ".join(map(str, batch.instances_B[:8].tolist()))
-            raise RequestError(f"is not in the batch of update {step}: {held}, ...", key="--instance", value=instance)
+            held = choices(map(str, batch.instances_B.tolist()))
+            raise RequestError(f"is not in the batch of update {step}", key="--instance", value=instance, instead=held)
     return {
         "run": run.directory.path.name,
         "step": step,

@@ -1,0 +1,113 @@
+"""From an update to its documents and back, against what is counted here token by token."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from olmo_hydra.config.data import Instances
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data import trace
+from olmo_hydra.data.sampler import Sampler
+from olmo_hydra.data.tokenizer import ByteTokenizer
+from olmo_hydra.data.trace import Piece
+from tests.data.token_files import END, batches_of, files_of, write
+
+BYTES = ByteTokenizer()
+
+
+def tokens_of(*documents):
+    return np.concatenate([[*BYTES.encode(text), END] for text in documents])
+
+
+def test_the_documents_of_an_instance(tmp_path):
+    text = tokens_of("abc", "", "defghij")  # a b c E E d e f g h i j E
+    batches = batches_of([write(tmp_path / "0.npy", text)], seq_len=6, global_batch=1, seed=0, folder=tmp_path)
+    found = [trace.pieces(batches.source, batches.files, i, END) for i in range(2)]
+    assert found == [[Piece(0, 0, 4), Piece(0, 4, 5), Piece(0, 5, 6)], [Piece(0, 6, 12)]]
+    assert [trace.excerpt(piece, batches.files, BYTES, 3) for piece in found[0]] == ["abc", "", "d"]
+
+
+def test_an_excerpt_is_one_line(tmp_path):
+    text = 'a\n\t\x1b[31m\u2028"ü\u202e' * 100
+    files = files_of([write(tmp_path / "0.npy", tokens_of(text))])
+    shown = trace.excerpt(Piece(0, 0, files[0].n_tokens), files, BYTES, 14)
+    assert shown == 'a\\n\\t\\x1b[31m\\u2028"ü\\u202ea\\n' and shown.isprintable()
+
+
+def test_names(tmp_path):
+    files = files_of([write(tmp_path / "0.npy", tokens_of("abc", "de")), write(tmp_path / "1.npy", [1, 2])])
+    with gzip.open(tmp_path / "0.csv.gz", "wt") as index:  # as Dolma writes it, but for the encoded name
+        index.write("0,4,a%2C%0Ab,source.gz,1\n4,7,two,source.gz,2\n")
+    names = trace.names_of(files[0])
+    assert [names.at(i) for i in (0, 3, 4, 6, 7)] == ["a,\nb", "a,\nb", "two", "two", None]
+    assert trace.names_of(files[1]) is None
+    assert trace.named(files, "two") == [Piece(0, 4, 7)] and trace.named(files, "three") == []
+    with pytest.raises(RequestError, match="no token file has an index"):
+        trace.named(files[1:], "two")
+
+
+def test_a_damaged_index(tmp_path):
+    files = files_of([write(tmp_path / "0.npy", [1, 2])])
+    (tmp_path / "0.csv.gz").write_bytes(gzip.compress(b"0,2,a\nx,y,z\n"))
+    with pytest.raises(RequestError, match="line 2"):
+        trace.names_of(files[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_every_place_of_a_text_is_found(tmp_path_factory, data):
+    documents = data.draw(st.lists(st.text("abü\n", max_size=30), min_size=1, max_size=6))
+    text = data.draw(st.text("abü\n", min_size=1, max_size=4))
+    searched = data.draw(st.integers(1, 20))
+    files = files_of([write(tmp_path_factory.mktemp("tokens") / "0.npy", tokens_of(*documents))])
+    expected, first = [], 0
+    for document in documents:
+        raw, wanted = document.encode(), text.encode()
+        starts = [i for i in range(len(raw)) if raw.startswith(wanted, i)]
+        expected += [Piece(0, first + i, first + i + len(wanted)) for i in starts]
+        first += len(raw) + 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace, "SEARCHED", searched)
+        assert list(trace.containing(files, 0, text, BYTES)) == expected
+
+
+@pytest.mark.parametrize("instances", list(Instances)[:2])
+def test_what_holds_a_place(tmp_path, instances):
+    rng = np.random.default_rng(0)
+    sizes = ((0, 100, 7, 40), (60, 1, 30), (5,))
+    paths = [write(tmp_path / f"{i}.npy", tokens_of(*("x" * size for size in file))) for i, file in enumerate(sizes)]
+    batches = batches_of(paths, seq_len=8, global_batch=2, seed=0, instances=instances, pack_files=2, folder=tmp_path)
+    places = []
+    for file in batches.files:
+        for _ in range(20):
+            start, stop = sorted(rng.choice(file.n_tokens + 1, 2, replace=False).tolist())
+            places.append(Piece(batches.files.index(file), start, stop))
+    expected = [
+        [
+            i
+            for i in range(len(batches.source))
+            if any(
+                span.file == place.file and place.start <= token < place.stop
+                for span in batches.source.spans(i)
+                for token in range(span.start, span.start + span.length)
+            )
+        ]
+        for place in places
+    ]
+    assert trace.holding(batches.source, places) == expected and any(expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_the_batches_that_hold_an_instance(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(trace, "READ_TOGETHER", 50)
+    sampler = Sampler(100, 7, seed=3, chunk=chunk, folder=tmp_path)
+    for epoch in (1, 2):
+        found = trace.batches_with(sampler, range(100), epoch)
+        per_epoch = sampler.batches_per_epoch
+        for i in range(100):
+            numbers = range((epoch - 1) * per_epoch, epoch * per_epoch)
+            assert found[i] == [n for n in numbers if i in sampler.take(n, 1)]
+        assert sum(not batches for batches in found.values()) == 100 - per_epoch * 7
