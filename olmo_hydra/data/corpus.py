@@ -13,7 +13,6 @@ import bisect
 import gzip
 import hashlib
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,19 +25,11 @@ import numpy as np
 from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files import TokenFile, open_file
+from olmo_hydra.data.heldout import HeldoutDocument, limited
 from olmo_hydra.data.tokenizer import build
 
 SPLITS = ("train", "heldout")
 MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True, eq=False)
-class HeldoutDocument:
-    """A document that is never trained on: its tokens without the end of the document, its size as UTF-8."""
-
-    name: str
-    tokens: np.ndarray
-    n_bytes: int
 
 
 @dataclass(frozen=True)
@@ -134,17 +125,7 @@ class Corpus:
           max_bytes: Of all of them: the last one is cut there. None: all documents.
           max_document_bytes: Of each, so that more documents share a budget. Cuts fall between characters.
         """
-        documents: list[HeldoutDocument] = []
-        left = sys.maxsize if max_bytes is None else max_bytes
-        for document in self._heldout(domain):
-            limit = min(left, max_document_bytes or left)
-            if document.n_bytes > limit:
-                document = self._cut(document, limit)
-            if not document.n_bytes:
-                break
-            left -= document.n_bytes
-            documents.append(document)
-        return documents
+        return limited(self._heldout(domain), self.tokenizer, max_bytes, max_document_bytes)
 
     def entries(self, file: dict[str, Any]) -> list[Entry]:
         """The documents of a file of the manifest, in order."""
@@ -192,10 +173,6 @@ class Corpus:
             tokens = np.fromfile(self.folder / path, dtype, length, offset=entry.start * dtype.itemsize)
             yield HeldoutDocument(entry.name, tokens, entry.n_bytes)
 
-    def _cut(self, document: HeldoutDocument, n_bytes: int) -> HeldoutDocument:
-        raw = cut(self.tokenizer.decode(document.tokens).encode(), n_bytes)
-        return HeldoutDocument(document.name, self.tokenizer.encode(raw.decode()), len(raw))
-
 
 def split_point(split_seed: int, domain: str, name: str) -> float:
     """A document's place in [0, 1), from a hash of its name: held out if it lies below the held-out fraction.
@@ -203,11 +180,6 @@ def split_point(split_seed: int, domain: str, name: str) -> float:
     It depends on nothing but the three arguments, so that documents that come or go move no other one across the split.
     """
     return int(digest([split_seed, domain, name])[:13], 16) / 16**13  # 52 bits: exact in a float
-
-
-def cut(raw: bytes, n_bytes: int) -> bytes:
-    """The first `n_bytes` of a UTF-8 text, less a last character that would be torn."""
-    return raw[:n_bytes].decode(errors="ignore").encode()
 
 
 def digest(content: Any) -> str:

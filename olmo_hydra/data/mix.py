@@ -5,11 +5,11 @@ import importlib.util
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices, nearest
 from olmo_hydra.data import wheels
+from olmo_hydra.data.wanted import Wanted
 
 PLACEHOLDER = "{TOKENIZER}"
 # ai2-olmo-core 3.0.0 on PyPI, and the sha256 of each of its mixes.
@@ -45,14 +45,7 @@ DOLMA2_IN = {
 }
 
 
-class Listed(NamedTuple):
-    """A file of a mix: its label, and its path from the mix's root."""
-
-    label: str
-    path: str
-
-
-def read_mix(name: str, tokenizer: str, key: str, report: Callable[[str], None]) -> list[Listed]:
+def read_mix(name: str, tokenizer: str, key: str, report: Callable[[str], None]) -> list[Wanted]:
     """The files of a mix, in order. One that stands there several times is read as often.
 
     Args:
@@ -81,13 +74,13 @@ def read_mix(name: str, tokenizer: str, key: str, report: Callable[[str], None])
                 where=f"{file}, line {number}",
                 instead=f"label,path/{PLACEHOLDER}/file.npy",
             )
-        files.append(Listed(parts[0], parts[1].replace(PLACEHOLDER, stands_for)))
+        files.append(Wanted(parts[0], parts[1].replace(PLACEHOLDER, stands_for)))
     if not files:
         raise RequestError("the mix lists no files", key=key, value=name, where=str(file))
     return files
 
 
-def shuffled(files: list[Listed], seed: int) -> list[Listed]:
+def shuffled(files: list[Wanted], seed: int) -> list[Wanted]:
     """The files in the order of Python's generator, as OLMo-core's stage 3 has them (data.md, section 7)."""
     files = list(files)
     random.Random(seed).shuffle(files)

@@ -2,35 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from olmo_hydra.config.data import DataConfig, Instances, TextConfig
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.data import DataConfig, Instances, TokensConfig
+from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.config.root import Config
-from olmo_hydra.data.corpus import Corpus, HeldoutDocument
+from olmo_hydra.config.tokenizers import Ids
 from olmo_hydra.data.files import TokenFile
+from olmo_hydra.data.fingerprint import fingerprint
+from olmo_hydra.data.heldout import HeldoutDocument
 from olmo_hydra.data.instances import Packed, Padded, Source, Windows
+from olmo_hydra.data.listing import list_files
 from olmo_hydra.data.loader import Batches, Cut
+from olmo_hydra.data.mixture import Ingredient, Mixture
 from olmo_hydra.data.sampler import Sampler
-from olmo_hydra.data.text.prepare import prepare
 from olmo_hydra.data.tokenizer import Tokenizer
 
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What a config names: token files in their order, and what is never trained on, by label.
-
-    `heldout` reads when it is called. `facts` go into the record of a start.
-    """
-
-    tokenizer: Tokenizer
-    files: Sequence[TokenFile]
-    heldout: Callable[[], Mapping[str, Sequence[HeldoutDocument]]]
-    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,8 +53,15 @@ def open_data(config: Config, cache: Path, report: Report) -> Data:
     """
     cfg = config.data
     listing = list_files(cfg, cache, report)
-    tokenizer = listing.tokenizer
-    source = make_source(cfg, listing.files, tokenizer, cache)
+    files, tokenizer = listing.files, listing.tokenizer
+    require(
+        tokenizer.vocab_size <= config.model.vocab_size,
+        f"is smaller than the {tokenizer.vocab_size} tokens of data.tokenizer={cfg.tokenizer}",
+        key="model.vocab_size",
+        value=config.model.vocab_size,
+        instead=f"model.vocab_size={tokenizer.vocab_size}",
+    )
+    source = make_source(cfg, files, tokenizer.eos, cache)
     if len(source) < config.train.global_batch:
         raise too_few(cfg, len(source), config.train.global_batch)
     assert cfg.seed is not None
@@ -79,47 +75,49 @@ def open_data(config: Config, cache: Path, report: Report) -> Data:
         cfg.repetition_filter,
         cfg.filter_padding,
     )
-    batches = Batches(listing.files, source, sampler, cut)
-    facts = {"instances": len(source), "dropped_tokens": source.dropped, "padding_tokens": source.padding}
     if source.padding or cfg.instances is not Instances.windows:
         report(f"data: {share(source, cfg.seq_len)}")
-    fingerprint = {"text": listing.facts.get("fingerprint")}
-    return Data(tokenizer, listing.files, source, sampler, batches, listing.heldout, fingerprint, listing.facts | facts)
+    return Data(
+        tokenizer,
+        files,
+        source,
+        sampler,
+        Batches(files, source, sampler, cut),
+        listing.heldout,
+        fingerprint(cfg, Ids(tokenizer.vocab_size, tokenizer.eos, tokenizer.pad), files, len(source)),
+        listing.facts | {"instances": len(source), "dropped_tokens": source.dropped, "padding_tokens": source.padding},
+    )
 
 
-@singledispatch
-def list_files(cfg: DataConfig, cache: Path, report: Report) -> Listing:
-    """The files that a config of the data group names. Each schema registers its own function."""
-    raise RequestError("cannot be read yet", key="data", value=cfg.name, instead="data=python_text")
+def make_source(cfg: DataConfig, files: Sequence[TokenFile], end: int, cache: Path) -> Source:
+    """The instances of the files; `end` is the token that ends a document."""
+    if not (isinstance(cfg, TokensConfig) and cfg.is_mixture):
+        return _cut(cfg, files, end, cache)
+    ingredients, first = [], 0
+    for label, named in cfg.sources.items():
+        mine = [file for file in files if file.label == label]
+        assert named.ratio is not None, "a mixture gives a ratio to each of its sources"
+        ingredients.append(Ingredient(label, _cut(cfg, mine, end, cache), first, named.ratio, named.max_repetition))
+        first += len(mine)
+    assert cfg.mixture_seed is not None
+    return Mixture(
+        ingredients,
+        seq_len=cfg.seq_len,
+        seed=cfg.mixture_seed,
+        folder=cache / "mixture",
+        chunk=cfg.chunk,
+        tokens=cfg.mixture_tokens,
+    )
 
 
-@list_files.register
-def _text(cfg: TextConfig, cache: Path, report: Report) -> Listing:
-    corpus = prepare(cfg, cache / "data", report)
-    return corpus_listing(corpus, cfg)
-
-
-def corpus_listing(corpus: Corpus, cfg: DataConfig) -> Listing:
-    """The files of a prepared corpus."""
-    facts = {
-        "name": cfg.name,
-        "fingerprint": corpus.fingerprint,
-        "folder": str(corpus.folder),
-        "python": corpus.manifest["python"],
-        "domains": corpus.manifest["domains"],
-    }
-    return Listing(corpus.tokenizer, corpus.train_files(), lambda: corpus.heldout_documents(cfg), facts)
-
-
-def make_source(cfg: DataConfig, files: Sequence[TokenFile], tokenizer: Tokenizer, cache: Path) -> Source:
-    """The instances of the files."""
+def _cut(cfg: DataConfig, files: Sequence[TokenFile], end: int, cache: Path) -> Source:
     match cfg.instances:
         case Instances.windows:
             return Windows(files, cfg.seq_len, cfg.chunk)
         case Instances.packed:
-            return Packed(files, cfg.seq_len, cfg.pack_files, tokenizer.eos, cache / "packing")
+            return Packed(files, cfg.seq_len, cfg.pack_files, end, cache / "packing")
         case Instances.padded:
-            return Padded(files, cfg.seq_len, tokenizer.eos, cache / "packing")
+            return Padded(files, cfg.seq_len, end, cache / "packing")
 
 
 def share(source: Source, seq_len: int) -> str:

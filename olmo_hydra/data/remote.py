@@ -83,11 +83,12 @@ def find(url: str, copies: Path | None) -> Remote:
     return Remote(url, info["size"], copies)
 
 
-def glob(pattern: str) -> list[str]:
-    """URLs of the files that match, sorted."""
-    with _named(pattern):
-        filesystem, path = filesystem_of(pattern)
-        return sorted(filesystem.unstrip_protocol(found) for found in filesystem.glob(path))
+def glob(root: str, pattern: str) -> list[str]:
+    """Paths below a URL of the files that match, sorted."""
+    with _named(f"{root}/{pattern}"):
+        filesystem, base = filesystem_of(root)
+        base = base.rstrip("/") + "/"
+        return sorted(path.removeprefix(base) for path in filesystem.glob(base + pattern))
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:

@@ -23,7 +23,9 @@ class Tokenizer(Protocol):
     eos: int
     pad: int
     dtype: np.dtype
-    specials: tuple[str, ...]
+
+    @property
+    def specials(self) -> tuple[str, ...]: ...
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, of type `dtype`, without the end of the document. A lone surrogate becomes `?`."""

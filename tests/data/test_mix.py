@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data import mix as module
-from olmo_hydra.data.mix import MIXES, Listed, is_named, read_mix, shuffled, spelled
+from olmo_hydra.data.mix import MIXES, is_named, read_mix, shuffled, spelled
+from olmo_hydra.data.wanted import Wanted
 from tests.components import require_component
 
 INGREDIENT = "OLMo-midtraining-mix-0925-ingredient"
@@ -61,8 +62,8 @@ def test_the_tokenizer_in_paths(mix, tokenizer, name) -> None:
 
 def test_a_file_of_ones_own(tmp_path) -> None:
     content = "# comment\n\nweb, a/{TOKENIZER}/1.npy\r\n  code,{TOKENIZER}/2.npy\nweb,a/{TOKENIZER}/1.npy"
-    one = Listed("web", "a/bytes/1.npy")
-    assert read(tmp_path / "mine.txt", content, "bytes") == [one, Listed("code", "bytes/2.npy"), one]
+    one = Wanted("web", "a/bytes/1.npy")
+    assert read(tmp_path / "mine.txt", content, "bytes") == [one, Wanted("code", "bytes/2.npy"), one]
     official = tmp_path / "OLMo-mix-0925-official.txt"  # a copy of OLMo-core's stays OLMo-core's
     assert read(official, "web,{TOKENIZER}/1.npy")[0].path == "allenai/dolma3-tokenizer/1.npy"
     assert is_named("OLMo-mix-0925-official") and not is_named(str(official))
@@ -105,7 +106,7 @@ def test_the_installed_package_comes_first(tmp_path, monkeypatch) -> None:
     name = "OLMo-mix-0925"
     (mixes / f"{name}.txt").write_bytes(content)
     (mixes / "newer.txt").write_bytes(content)
-    assert read_mix("newer", "bytes", "data.mix", print) == [Listed("web", "bytes/a.npy")]
+    assert read_mix("newer", "bytes", "data.mix", print) == [Wanted("web", "bytes/a.npy")]
     asked: list[str] = []
 
     def member(*arguments) -> Path:
@@ -121,6 +122,6 @@ def test_the_installed_package_comes_first(tmp_path, monkeypatch) -> None:
 
 
 def test_files_shuffled_as_in_stage_3() -> None:
-    files = [Listed("web", str(i)) for i in range(10)]
+    files = [Wanted("web", str(i)) for i in range(10)]
     assert [int(file.path) for file in shuffled(files, 123)] == [8, 7, 5, 9, 2, 3, 6, 1, 4, 0]  # data.md, section 7
     assert sorted(shuffled(files, 5)) == files

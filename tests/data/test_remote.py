@@ -76,8 +76,9 @@ def test_a_copy_that_cannot_be_written(memory, tmp_path) -> None:
 
 def test_globs(memory) -> None:
     memory.pipe_file("/bucket/b/1.npy", b"")
-    assert remote.glob("memory://bucket/**/*.npy") == ["memory:///bucket/a.npy", "memory:///bucket/b/1.npy"]
-    assert remote.glob("memory://bucket/*.bin") == []
+    assert remote.glob("memory://bucket", "**/*.npy") == ["a.npy", "b/1.npy"]
+    assert remote.glob("memory://bucket/b/", "*.npy") == ["1.npy"]
+    assert remote.glob("memory://bucket", "*.bin") == []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from olmo_hydra.config.data import TextConfig
-from olmo_hydra.data.corpus import SPLITS, cut, split_point
+from olmo_hydra.data.corpus import SPLITS, split_point
+from olmo_hydra.data.heldout import cut
 from olmo_hydra.data.text.parts import Kept, Part, Passage, text_of
 from olmo_hydra.data.text.sources.registry import SEPARATOR
 

@@ -1,0 +1,84 @@
+"""Held-out documents: never trained on, read by evaluation within limits."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from olmo_hydra.data.files import TokenFile, tokens_of
+from olmo_hydra.data.packing import documents
+from olmo_hydra.data.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class HeldoutDocument:
+    """A document that is never trained on: its tokens without the end of the document, its size as UTF-8."""
+
+    name: str
+    tokens: np.ndarray
+    n_bytes: int
+
+
+def limited(
+    found: Iterable[HeldoutDocument], tokenizer: Tokenizer, max_bytes: int | None, max_document_bytes: int | None
+) -> list[HeldoutDocument]:
+    """The first documents that fit a budget; cuts fall between characters.
+
+    Args:
+      found: Documents, read as far as they are needed.
+      tokenizer: That made their tokens.
+      max_bytes: Of all of them: the last one is cut there. None: all documents.
+      max_document_bytes: Of each, so that more of them share a budget. None: whole.
+    """
+    kept: list[HeldoutDocument] = []
+    left = sys.maxsize if max_bytes is None else max_bytes
+    for document in found:
+        limit = min(left, max_document_bytes or left)
+        if document.n_bytes > limit:
+            raw = cut(tokenizer.decode(document.tokens).encode(), limit)
+            document = HeldoutDocument(document.name, tokenizer.encode(raw.decode()), len(raw))
+        if not document.n_bytes:
+            break
+        left -= document.n_bytes
+        kept.append(document)
+    return kept
+
+
+def of_files(
+    files: Sequence[TokenFile], tokenizer: Tokenizer, max_bytes: int | None, max_document_bytes: int | None
+) -> dict[str, list[HeldoutDocument]]:
+    """The documents of token files, by label, in the order of the files: whatever has an end, named `file:number`.
+
+    Args:
+      files: Of any number of labels.
+      tokenizer: That made them; its file is read, since evaluation counts the bytes of the text.
+      max_bytes: Of each label, see `limited`.
+      max_document_bytes: Of each document.
+
+    Raises:
+      RequestError: A file or the tokenizer's cannot be read, or a token is past the vocabulary.
+    """
+    by_label: dict[str, list[TokenFile]] = {}
+    for file in files:
+        by_label.setdefault(file.label, []).append(file)
+    return {
+        label: limited(_documents(mine, tokenizer), tokenizer, max_bytes, max_document_bytes)
+        for label, mine in by_label.items()
+    }
+
+
+def cut(raw: bytes, n_bytes: int) -> bytes:
+    """The first `n_bytes` of a UTF-8 text, less a last character that would be torn."""
+    return raw[:n_bytes].decode(errors="ignore").encode()
+
+
+def _documents(files: Sequence[TokenFile], tokenizer: Tokenizer) -> Iterator[HeldoutDocument]:
+    for file in files:
+        bounds = documents(file.tokens(), tokenizer.eos).tolist()
+        for number, (start, end) in enumerate(pairwise(bounds)):
+            tokens = tokens_of([file], 0, start, end - 1 - start, tokenizer.vocab_size)
+            n_bytes = len(tokenizer.decode(tokens).encode())
+            if n_bytes:
+                yield HeldoutDocument(f"{file.name}:{number}", tokens, n_bytes)
