@@ -2,18 +2,21 @@
 
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 import yaml
+from jax.sharding import Mesh
 
 from olmo_hydra.cli.guard import Interrupted
 from olmo_hydra.config.errors import RequestError, show
-from olmo_hydra.config.identity import flat, plain, run_name, science
+from olmo_hydra.config.identity import digest, flat, plain, run_name, science
 from olmo_hydra.config.root import OPERATIONS, Config
+from olmo_hydra.data.corpus import HeldoutDocument
+from olmo_hydra.data.loader import Batch
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.eval.in_loop import InLoop
 from olmo_hydra.hardware import devices
@@ -30,9 +33,12 @@ from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.tracker import Tracker, open_tracker
 from olmo_hydra.train import loop
 from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, make_program, stream
 from olmo_hydra.train.step import make_step
 from olmo_hydra.train.stop import StopRequest
+
+HeldOut = Mapping[str, Sequence[HeldoutDocument]]
 
 
 def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
@@ -59,9 +65,13 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         initial = _initial(config, program, run_dir, progress)
         stack.enter_context(_held(run_dir))
         checkpoints = stack.enter_context(closing(Checkpoints(run_dir.checkpoints, config.checkpoint)))
-        meta = {"run": run_name(config), "data": data.fingerprint}
-        done = checkpoints.latest() or 0
+        meta = {"run": run_name(config)}
+        reading = Reading(config, data, mesh)
+        heldout = data.heldout()
+        done, data_changed = checkpoints.latest() or 0, None
         if done:
+            accept = config.checkpoint.accept_changed_data
+            data_changed = reading.restore(checkpoints, done, accept_changed=accept)
             state = checkpoints.restore(done, program.abstract, program.shardings, meta)
         elif config.init.source is None:
             state = program.init()
@@ -71,25 +81,31 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
 
         changed = _freeze(config, overrides, run_dir)
         if done:
-            _refuse_missing_rows(run_dir)
+            _refuse_missing_rows(run_dir, evaluated=bool(heldout))
         record = Record(run_dir)
         record.rewind(done or None)
-        start = provenance.collect(config, overrides, data.description, devices.describe(found))
+        described = data.description | {"fingerprint": digest(data.fingerprint)}
+        start = provenance.collect(config, overrides, described, devices.describe(found))
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
         init = {"init": initial.description} if initial else {}
         tracker.event("resumed" if done else "started", step=done, **changed, **init)
+        if data_changed:
+            tracker.event("data_changed", step=done, **data_changed)
+        if not heldout:
+            progress.note("no text is held out: nothing will be evaluated (data.heldout_mix names text to evaluate)")
         with _ended(run_dir, tracker, progress) as ended:
             parts = loop.Parts(
                 config=config,
                 mesh=mesh,
                 step=make_step(program),
                 schedule=schedules.build(config.schedule),
-                batches=stack.enter_context(closing(data.batches.iterate(done))),
+                batches=stack.enter_context(closing(_batches(config, data, done))),
+                reading=reading,
                 checkpoints=checkpoints,
                 meta=meta,
                 tracker=tracker,
-                evaluate=_evaluation(config, data, program, mesh, tracker),
+                evaluate=_evaluation(config, data, heldout, program, mesh, tracker, progress),
                 stop=stop,
             )
             assert config.train.steps is not None
@@ -161,11 +177,17 @@ def _freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, 
     return {"changed": differ} if differ else {}
 
 
-def _refuse_missing_rows(run_dir: RunDir) -> None:
+def _batches(config: Config, data: Data, done: int) -> Generator[Batch]:
+    """The batches after the first `done`."""
+    hardware = config.hardware
+    return data.batches.iterate(done, threads=hardware.loader_threads, workers=hardware.loader_workers)
+
+
+def _refuse_missing_rows(run_dir: RunDir, evaluated: bool) -> None:
     """A checkpoint is never ahead of its rows; where their beginning is gone, the record was damaged."""
     first = next((row["step"] for row in run_dir.rows("metrics")), None)
-    evaluated = {row["suite"] for row in run_dir.rows("evals") if row["step"] == 0}
-    for path, is_there in ((run_dir.metrics, first == 1), (run_dir.evals, "heldout" in evaluated)):
+    at_start = {row["suite"] for row in run_dir.rows("evals") if row["step"] == 0}
+    for path, is_there in ((run_dir.metrics, first == 1), (run_dir.evals, "heldout" in at_start or not evaluated)):
         if not is_there:
             raise RequestError(
                 "rows are missing that were there when the checkpoint was saved",
@@ -195,14 +217,18 @@ def _ended(run_dir: RunDir, tracker: Tracker, progress: Progress) -> Iterator[An
         write_report(run_dir)
 
 
-def _evaluation(config: Config, data: Data, program: Program, mesh: jax.sharding.Mesh, tracker: Tracker) -> Any:
+def _evaluation(
+    config: Config, data: Data, heldout: HeldOut, program: Program, mesh: Mesh, tracker: Tracker, progress: Progress
+) -> Any:
     evaluate = InLoop(
         config,
         data,
+        heldout,
         program.graphdef,
         place=lambda array: jax.device_put(array, batch_sharding(mesh)),
         batch=-(-config.eval.batch // mesh.size) * mesh.size,
         key=stream(config.train.seed, "samples"),
         record=tracker.evaluation,
+        note=progress.note,
     )
     return lambda step, state: evaluate(step, state.params)

@@ -34,6 +34,7 @@ class CheckpointConfig:
 
     every: int = MISSING
     keep: int | None = None
+    accept_changed_data: bool = MISSING
 
     def check(self) -> None:
         require(self.every >= 1, "must be at least 1 step", key="checkpoint.every", value=self.every)

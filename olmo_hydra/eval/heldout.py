@@ -62,9 +62,13 @@ class HeldOut:
         self._batch = batch
 
     def evaluate(self, score: Score) -> dict[str, dict[str, Any]]:
-        """Results by domain: documents, bytes, nats, bits_per_byte and its standard error over documents."""
+        """Results by domain: documents, bytes, targets, nats, bits_per_byte and its standard error over documents."""
         return {
-            name: summary(self._nats_by_document(name, score), np.array([d.n_bytes for d in documents]))
+            name: summary(
+                self._nats_by_document(name, score),
+                np.array([document.n_bytes for document in documents]),
+                sum(len(document.tokens) for document in documents),
+            )
             for name, documents in self._documents.items()
         }
 
@@ -81,8 +85,8 @@ class HeldOut:
         return total
 
 
-def summary(nats: np.ndarray, n_bytes: np.ndarray) -> dict[str, Any]:
-    """Bits per byte of a domain and its standard error, from each document's nats and bytes.
+def summary(nats: np.ndarray, n_bytes: np.ndarray, targets: int) -> dict[str, Any]:
+    """Bits per byte of a domain and its standard error, from each document's nats and bytes, and all targets.
 
     The estimate is a ratio of sums, so that long documents weigh as much as their text; the error is the usual one of
     a ratio of means over independently drawn documents (Cochran, Sampling Techniques, 6.19), null for a single one.
@@ -96,6 +100,7 @@ def summary(nats: np.ndarray, n_bytes: np.ndarray) -> dict[str, Any]:
     return {
         "documents": documents,
         "bytes": total_bytes,
+        "targets": targets,
         "nats": float(nats.sum()),
         "bits_per_byte": float(ratio / math.log(2)),
         "stderr": stderr,

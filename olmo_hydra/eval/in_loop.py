@@ -1,6 +1,7 @@
 """What is evaluated while a run trains: held-out text at every call, baselines at the start, samples at the end."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,9 @@ import jax
 import numpy as np
 from flax import nnx
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.root import Config
+from olmo_hydra.data.corpus import HeldoutDocument
 from olmo_hydra.data.opened import Data
 from olmo_hydra.eval import baselines, heldout
 from olmo_hydra.eval.generate import sample
@@ -22,56 +25,72 @@ class InLoop:
 
     Args:
       config: The run.
-      data: Where the held-out text and the baselines' training text come from.
+      data: Where the baselines' training text and the tokenizer come from.
+      domains: Held-out documents by domain; without any, nothing but samples is made.
       graphdef: The decoder's structure.
       place: Puts a [B, T] array on the devices.
       batch: Rows scored at once.
       key: Decides the samples.
       record: Receives each row.
+      note: Receives a line for the person who waits.
     """
 
     def __init__(
         self,
         config: Config,
         data: Data,
+        domains: Mapping[str, Sequence[HeldoutDocument]],
         graphdef: nnx.GraphDef,
         *,
         place: Callable[[np.ndarray], jax.Array],
         batch: int,
         key: jax.Array,
         record: Record,
+        note: Callable[[str], None],
     ):
         self._config, self._data, self._graphdef = config, data, graphdef
         self._tokenizer = data.tokenizer
+        self._has_text = bool(domains)
         self._heldout = heldout.HeldOut(
-            data.heldout(),
+            domains,
             seq_len=config.data.seq_len,
             eos=self._tokenizer.eos,
             batch=batch,
         )
         self._score = make_scorer(graphdef, place)
-        self._key, self._record = key, record
+        self._key, self._record, self._note = key, record, note
 
     def __call__(self, step: int, params: nnx.State) -> None:
         """The rows of one step."""
-        self._record(heldout.row(step, "heldout", self._heldout.evaluate(partial(self._score, params))))
-        if step == 0:
-            self._baselines()
+        if self._has_text:
+            self._record(heldout.row(step, "heldout", self._heldout.evaluate(partial(self._score, params))))
+            if step == 0:
+                self._baselines()
         if step == self._config.train.steps and self._config.eval.sample_tokens and self._config.eval.prompts:
             self._samples(step, params)
 
     def _baselines(self) -> None:
-        files = [file.tokens() for file in self._data.files]
+        start = time.perf_counter()
+        texts = baselines.text_to_count(self._data.files)
+        counted, there = sum(map(len, texts)), sum(file.n_tokens for file in self._data.files)
         for name, fit in (("unigram", baselines.unigram), ("trigram", baselines.trigram)):
-            score = fit(files, self._tokenizer.vocab_size)
-            self._record(heldout.row(0, f"baseline_{name}", self._heldout.evaluate(score)))
+            score = fit(texts, self._tokenizer.vocab_size)
+            row = heldout.row(0, f"baseline_{name}", self._heldout.evaluate(score))
+            self._record({**row, "fitted_tokens": counted})
+        seconds = time.perf_counter() - start
+        self._note(f"baselines: {counted:,} of {there:,} training tokens counted and scored in {seconds:.1f} s")
 
     def _samples(self, step: int, params: nnx.State) -> None:
         cfg = self._config.eval
+        try:
+            prompts = self._tokenizer.encode_batch(cfg.prompts)
+        except RequestError as error:  # text of others is trained on without the tokenizer's file
+            self._note(f"no samples: {error}")
+            return
         texts = sample(
             self._graphdef,
             params,
-            [self._tokenizer.encode(prompt) for prompt in cfg.prompts],
+            prompts,
             key=self._key,
             new_tokens=cfg.sample_tokens,
             temperature=cfg.temperature,

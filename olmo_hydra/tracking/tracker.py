@@ -43,6 +43,11 @@ class Tracker:
         """Something happened; recorded with the time."""
         self._record.event(kind, **fields)
 
+    def warning(self, text: str, kind: str, **fields: Any) -> None:
+        """Something happened that whoever watches has to know: recorded, and a line above the progress."""
+        self.event(kind, **fields)
+        self._progress.note(f"warning: {text}")
+
     def sync(self) -> None:
         """Forces the rows so far to disk; called before every checkpoint."""
         self._record.sync()

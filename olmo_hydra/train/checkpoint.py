@@ -1,6 +1,7 @@
 """Checkpoints of a run: whole or absent, and refused where they do not belong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.train.state import State, by_path
 
 Meta = dict[str, Any]
+Record = dict[str, Any]  # of the data, see `Reading.record`
 Event = Callable[..., None]
 
 CHUNK = 1 << 26  # bytes of an array stored in one piece: to read a piece takes its size twice
@@ -34,14 +36,17 @@ class Checkpoints:
         """The newest whole checkpoint's step."""
         return self._manager.latest_step()
 
-    def save(self, step: int, state: State, meta: Meta) -> None:
-        """Starts saving the state after update `step`. It is on disk once `wait` returns or `event` is told."""
-        leaves = by_path(state)
-        if jax.default_backend() == "cpu":
-            # Here an array and orbax's view of it share memory, which the next step, given the state, writes over.
-            leaves = {name: jnp.copy(leaf) for name, leaf in leaves.items()}
-        pieces = {name: ocp.SaveArgs(chunk_byte_size=CHUNK) for name in leaves}
-        args = ocp.args.Composite(state=ocp.args.StandardSave(leaves, pieces), meta=ocp.args.JsonSave(meta))
+    def save(self, step: int, state: State, meta: Meta, record: Record, words_W: jax.Array) -> None:
+        """Starts saving what update `step` has left: the state, and of the data the record and the ledger's bits.
+
+        It is on disk, all of it, once `wait` returns or `event` is told.
+        """
+        args = ocp.args.Composite(
+            state=_save(by_path(state)),
+            meta=ocp.args.JsonSave(meta),
+            data=ocp.args.JsonSave(record),
+            ledger=_save({"words": words_W}),
+        )
         if not self._manager.save(step, args=args):
             raise RuntimeError(f"checkpoint {step} was not saved: {self.latest()} is there already")
         self._being_written = step
@@ -52,16 +57,39 @@ class Checkpoints:
         Raises:
           RequestError: The checkpoint was written by another program than `meta` describes, or it is damaged.
         """
-        try:
+        with self._damaged(step):
             saved = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
-            refuse_other(saved, meta, self._manager.directory / str(step))
+            refuse_other(saved, meta, self.place(step))
             return self._arrays(step, abstract, shardings)
+
+    def record(self, step: int) -> Record:
+        """What the checkpoint says of the data. Raises RequestError if it is damaged."""
+        with self._damaged(step):
+            record: Record = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore())).data
+            return record
+
+    def words(self, step: int, abstract_W: jax.ShapeDtypeStruct) -> jax.Array:
+        """The ledger's bits, laid out as `abstract_W` says. Raises RequestError if they are damaged."""
+        with self._damaged(step):
+            args = ocp.args.Composite(ledger=ocp.args.StandardRestore({"words": abstract_W}))
+            words_W: jax.Array = self._manager.restore(step, args=args).ledger["words"]
+            return words_W
+
+    def place(self, step: int) -> Path:
+        """Folder of a checkpoint."""
+        return Path(self._manager.directory / str(step))
+
+    @contextmanager
+    def _damaged(self, step: int) -> Iterator[None]:
+        """Errors of reading a checkpoint, as one that names it."""
+        try:
+            yield
         except RequestError:
             raise
         except Exception as error:  # of many types, by what is damaged
             raise RequestError(
                 f"the checkpoint of update {step} is damaged: {type(error).__name__}",
-                where=str(self._manager.directory / str(step)),
+                where=str(self.place(step)),
                 instead="a copy of it; without that folder, the same command continues from the checkpoint before",
             ) from error
 
@@ -89,6 +117,13 @@ class Checkpoints:
     def close(self) -> None:
         """Waits, and ends the background threads."""
         self._manager.close()
+
+
+def _save(leaves: dict[str, jax.Array]) -> ocp.args.StandardSave:
+    if jax.default_backend() == "cpu":
+        # Here an array and orbax's view of it share memory, which the next step, given the array, writes over.
+        leaves = {name: jnp.copy(leaf) for name, leaf in leaves.items()}
+    return ocp.args.StandardSave(leaves, {name: ocp.SaveArgs(chunk_byte_size=CHUNK) for name in leaves})
 
 
 def refuse_other(saved: Meta, wanted: Meta, where: Any) -> None:

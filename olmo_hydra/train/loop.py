@@ -17,10 +17,14 @@ from olmo_hydra.data.loader import Batch
 from olmo_hydra.hardware.flops import mfu
 from olmo_hydra.hardware.sharding import batch_sharding
 from olmo_hydra.train.checkpoint import Checkpoints, Meta
+from olmo_hydra.train.ledger import Found, Read, examples
+from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import State
 from olmo_hydra.train.step import Inputs, Metrics, Step
 from olmo_hydra.train.stop import StopRequest
 from olmo_hydra.train.timer import Timer
+
+Tree = Any
 
 
 class Tracker(Protocol):
@@ -29,6 +33,7 @@ class Tracker(Protocol):
     def metrics(self, row: dict[str, Any]) -> None: ...
     def throughput(self, row: dict[str, Any]) -> None: ...
     def event(self, kind: str, **fields: Any) -> None: ...
+    def warning(self, text: str, kind: str, **fields: Any) -> None: ...
     def sync(self) -> None: ...
 
 
@@ -41,6 +46,7 @@ class Parts:
     step: Step
     schedule: Callable[[int], float]
     batches: Iterator[Batch]
+    reading: Reading
     checkpoints: Checkpoints
     meta: Meta
     tracker: Tracker
@@ -59,7 +65,8 @@ def run(parts: Parts, state: State, done: int) -> int:
       The number of updates done.
 
     Raises:
-      RunFailed: The loss is not finite, or the optimizer skipped `optim.max_consecutive_skips` updates in a row.
+      RunFailed: The loss is not finite, the optimizer skipped `optim.max_consecutive_skips` updates in a row, or the
+        data came in another order than by number.
     """
     config = parts.config
     horizon = config.train.steps
@@ -74,10 +81,16 @@ def run(parts: Parts, state: State, done: int) -> int:
     stopping = parts.stop.signal is not None
     while done < last and not stopping:
         batch = next(parts.batches)
+        if batch.n != done:
+            raise RunFailed(f"the loader gave batch {batch.n} where update {done + 1} trains on batch {done}")
         done += 1
         lr = jnp.float32(config.optim.lr * parts.schedule(done))
-        state, metrics = update(state, place(Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT), parts), lr)
-        log.later(done, metrics, batch)
+        inputs = Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT)
+        read = Read(batch.instances_B, batch.by_label_BL, batch.masked_B)
+        inputs, read = place((inputs, read), parts)
+        state, metrics = update(state, inputs, lr)
+        found = parts.reading.ledger.mark(read, begins_epoch=batch.row == 0)
+        log.later(done, metrics, found, batch)
         parts.checkpoints.tell(parts.tracker.event)
 
         stopping = parts.stop.signal is not None
@@ -89,37 +102,39 @@ def run(parts: Parts, state: State, done: int) -> int:
                 if evaluates:
                     parts.evaluate(done, state)
                 if saves:
-                    save(parts, state, done)
+                    save(parts, state, done, batch)
     parts.checkpoints.wait(parts.tracker.event)
     return done
 
 
-def save(parts: Parts, state: State, done: int) -> None:
-    """Starts the checkpoint of update `done`, with every row up to it on disk."""
+def save(parts: Parts, state: State, done: int, last: Batch) -> None:
+    """Starts the checkpoint of update `done`, which consumed batch `last`, with every row up to it on disk."""
     parts.tracker.sync()
     parts.checkpoints.wait(parts.tracker.event)
-    parts.checkpoints.save(done, state, parts.meta)
+    parts.checkpoints.save(done, state, parts.meta, parts.reading.record(last), parts.reading.ledger.words_W)
 
 
-def place(inputs: Inputs, parts: Parts) -> Inputs:
-    """A global batch [B, T] on the devices, each of its micro-batches divided over the mesh."""
-    global_batch, seq_len = inputs.tokens.shape
-    shape = (parts.config.hardware.accumulation(global_batch), -1, seq_len)
-    inputs_ABT = jax.tree.map(lambda array_BT: array_BT.reshape(shape), inputs)
-    return jax.device_put(inputs_ABT, batch_sharding(parts.mesh, leading=1))
+def place(arrays: Tree, parts: Parts) -> Tree:
+    """Arrays over a global batch, [B, ...], on the devices as [A, B/A, ...]: micro-batches divided over the mesh."""
+    micro_batches = parts.config.hardware.accumulation(parts.config.train.global_batch)
+    divided = jax.tree.map(lambda array_B: array_B.reshape(micro_batches, -1, *array_B.shape[1:]), arrays)
+    return jax.device_put(divided, batch_sharding(parts.mesh, leading=1))
 
 
 def compiled(parts: Parts, state: State) -> Step:
-    """The update, compiled before the clock starts, with the state donated and its layout pinned."""
-    config = parts.config
+    """The update, compiled before the clock starts, with the state donated and its layout pinned; the ledger's too."""
+    config, ledger = parts.config, parts.reading.ledger
     timer = Timer()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, None))
-    zeros_BT = np.zeros((config.train.global_batch, config.data.seq_len), np.int32)
-    segments_BT = zeros_BT if config.data.document_mask else None
-    example = place(Inputs(zeros_BT, zeros_BT, segments_BT), parts)
+    B, T, L = config.train.global_batch, config.data.seq_len, len(ledger.labels)
+    zeros_BT = np.zeros((B, T), np.int32)
+    inputs = Inputs(zeros_BT, zeros_BT, zeros_BT if config.data.document_mask else None)
+    read = Read(np.zeros(B, np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool))
+    inputs, read = place((inputs, read), parts)
+    ledger.compile(read)
     options: dict[str, str | bool] = dict(config.hardware.compiler_options)
-    lowered = step.lower(state, example, jnp.float32(0))
+    lowered = step.lower(state, inputs, jnp.float32(0))
     try:
         executable = lowered.compile(compiler_options=options or None)
     except jax.errors.JaxRuntimeError as error:
@@ -141,21 +156,22 @@ class Log:
     def __init__(self, parts: Parts):
         self.timer = Timer()
         self._parts = parts
-        self._pending: tuple[int, Metrics, Batch] | None = None
+        self._pending: tuple[int, Metrics, Found, Batch] | None = None
         self._steps_in_lap = 0
 
-    def later(self, step: int, metrics: Metrics, batch: Batch) -> None:
+    def later(self, step: int, metrics: Metrics, found: Found, batch: Batch) -> None:
         """Takes the metrics of a step that may still be running, and writes those of the step before."""
         self.catch_up()
-        self._pending = (step, metrics, batch)
+        self._pending = (step, metrics, found, batch)
 
     def catch_up(self) -> None:
         """Waits for the pending metrics and writes them."""
         if self._pending is None:
             return
-        step, on_device, batch = self._pending
+        step, *on_device, batch = self._pending
         self._pending = None
-        values = {name: value.item() for name, value in jax.device_get(on_device).items()}
+        metrics, found = jax.device_get(on_device)
+        values = {name: value.item() for name, value in metrics.items()} | self._of_data(step, found, batch)
         self._steps_in_lap += 1
         wrong = self._wrong(step, values, batch)
         config = self._parts.config
@@ -173,6 +189,18 @@ class Log:
 
         if wrong is not None:
             raise RunFailed(wrong)
+
+    def _of_data(self, step: int, found: Found, batch: Batch) -> dict[str, Any]:
+        """What the ledger says; of the first repeats of an epoch, a warning."""
+        ledger = self._parts.reading.ledger
+        is_first = found.repeated and not (ledger.totals.epoch == batch.epoch and ledger.totals.repeated)
+        row = ledger.count(batch.epoch, self._parts.config.train.global_batch, found)
+        if is_first:
+            repeated, again = int(found.repeated), examples(found)
+            text = f"update {step} read {repeated} instances that epoch {batch.epoch} had read before: {again} ..."
+            fields = {"step": step, "epoch": batch.epoch, "repeated": repeated, "examples": again}
+            self._parts.tracker.warning(text, "data_repeated", **fields)
+        return row
 
     def _wrong(self, step: int, values: dict[str, Any], batch: Batch) -> str | None:
         """Why the run has to stop: an update that is not finite was made, or too many in a row were skipped."""

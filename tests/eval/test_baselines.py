@@ -1,10 +1,19 @@
 """Counting models against counts made by hand and against plain Python."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from olmo_hydra.eval.baselines import trigram, unigram
+from olmo_hydra.data.files import TokenFile, open_file
+from olmo_hydra.data.remote import Remote, find
+from olmo_hydra.eval import baselines
+from olmo_hydra.eval.baselines import Counts, trigram, unigram
 from olmo_hydra.eval.heldout import IGNORED
 
 VOCAB = 5
@@ -37,8 +46,7 @@ def witten_bell(text: list[int]) -> dict[tuple[int, int, int], float]:
     return {(a, b, c): probability((a, b), c) for a in symbols for b in symbols for c in symbols}
 
 
-def test_trigram_is_witten_bell(monkeypatch) -> None:
-    monkeypatch.setattr("olmo_hydra.eval.baselines.CHUNK", 7)  # counts must not depend on where the text is cut
+def test_trigram_is_witten_bell() -> None:
     text = np.random.default_rng(0).integers(0, VOCAB, 60) ** 2 % VOCAB
     score = trigram([text.astype(np.uint16)], VOCAB)
     expected = witten_bell(text.tolist())
@@ -48,3 +56,57 @@ def test_trigram_is_witten_bell(monkeypatch) -> None:
     for a in range(VOCAB):
         for b in range(VOCAB):
             np.testing.assert_allclose(sum(expected[a, b, c] for c in range(VOCAB)), 1, rtol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), max_size=9), min_size=1, max_size=4), st.sampled_from([3, 100_278]))
+def test_grams_stay_inside_a_text_and_their_contexts_go_on_as_often(texts: list[list[int]], vocab: int) -> None:
+    """Of few ids and of so many that V^3 numbers fit nowhere."""
+    spread = [[i * (vocab // 3) for i in text] for text in texts]
+    for n in (2, 3):
+        expected = Counter(gram for text in spread for gram in zip(*(text[i:] for i in range(n)), strict=False))
+        grams = Counts.of_grams([np.array(text, np.uint32) for text in spread], vocab, n)
+        contexts = grams.contexts(vocab)
+        for gram in product((0, vocab // 3, vocab - 1, 2 * (vocab // 3)), repeat=n):
+            key = sum(token * vocab ** (n - 1 - i) for i, token in enumerate(gram))
+            assert grams[np.array([key])].tolist() == [[expected[gram]]]
+            going_on = [count for found, count in expected.items() if found[:-1] == gram[:-1]]
+            assert contexts[np.array([key // vocab])].tolist() == [[sum(going_on)], [len(going_on)]]
+
+
+def test_a_vocabulary_of_100278_ids() -> None:
+    """As many bits as the same text has under its own few ids, but for the ones added to ids that never occur."""
+    text = np.random.default_rng(1).integers(0, VOCAB, 500) ** 2 % VOCAB
+    tokens, labels = text[None, :-1], text[None, 1:]
+    few = trigram([text.astype(np.uint16)], VOCAB)(tokens, labels)
+    many = trigram([(text * 20_000).astype(np.uint32)], 100_278)(tokens * 20_000, labels * 20_000)
+    assert 1 < many[0] / few[0] < 1.05
+
+
+def files_of(folder: Path, sizes: list[int]) -> list[TokenFile]:
+    files = []
+    for i, size in enumerate(sizes):
+        path = folder / f"{i}.npy"
+        np.full(size, i % 256).astype("<u2").tofile(path)
+        files.append(open_file(path, np.dtype("<u2"), label="text"))
+    return files
+
+
+def test_of_much_text_the_same_share_of_every_file_is_counted(tmp_path, monkeypatch) -> None:
+    files = files_of(tmp_path, [1000, 0, 200, 8800])
+    assert [len(text) for text in baselines.text_to_count(files)] == [1000, 0, 200, 8800]
+    monkeypatch.setattr(baselines, "COUNTED", 1000)
+    texts = baselines.text_to_count(files)
+    assert [len(text) for text in texts] == [100, 0, 20, 880] and set(texts[3].tolist()) == {3}
+    monkeypatch.setattr(baselines, "FILES", 4)
+    texts = baselines.text_to_count(files_of(tmp_path, [500] * 10))
+    assert [text[0] for text in texts] == [0, 3, 6, 9] and sum(map(len, texts)) == 1000
+
+
+def test_of_a_remote_file_only_what_is_counted_is_fetched(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(baselines, "COUNTED", 64)
+    monkeypatch.setattr(Remote, "copy", lambda self: pytest.fail("the whole file was fetched"))
+    (local,) = files_of(tmp_path, [1000])
+    remote = replace(local, path=find(f"local://{local.path}", tmp_path / "copies"))
+    (text,) = baselines.text_to_count([remote])
+    assert text.tolist() == [0] * 64

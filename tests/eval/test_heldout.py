@@ -44,6 +44,7 @@ def test_a_uniform_model_needs_eight_bits_a_byte() -> None:
     assert results["a"] == {
         "documents": 2,
         "bytes": 133,
+        "targets": 133,
         "nats": pytest.approx(133 * math.log(256)),
         "bits_per_byte": pytest.approx(8.0),
         "stderr": pytest.approx(0.0, abs=1e-9),
@@ -67,8 +68,8 @@ def test_the_batch_changes_no_number(batch: int) -> None:
 
 
 def test_bytes_are_of_the_text_not_of_the_tokens() -> None:
-    result = summary(np.array([8 * math.log(2)]), np.array([4]))
-    assert result["bits_per_byte"] == pytest.approx(2.0)
+    result = summary(np.array([8 * math.log(2)]), np.array([4]), targets=2)
+    assert result["bits_per_byte"] == pytest.approx(2.0) and result["targets"] == 2
 
 
 def test_standard_error_is_the_spread_of_repeated_draws() -> None:
@@ -77,7 +78,7 @@ def test_standard_error_is_the_spread_of_repeated_draws() -> None:
 
     def draw() -> dict:
         n_bytes = rng.integers(50, 500, 40)
-        return summary(n_bytes * rng.normal(1.5, 0.3, 40), n_bytes)
+        return summary(n_bytes * rng.normal(1.5, 0.3, 40), n_bytes, targets=1)
 
     draws = [draw() for _ in range(600)]
     spread = np.std([d["bits_per_byte"] for d in draws])

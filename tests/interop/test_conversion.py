@@ -27,6 +27,7 @@ from olmo_hydra.interop.write_run import write_run
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.state import State
+from tests.train.tiny import NOTHING_READ
 
 SPECIAL = {"bos_token_id": None, "eos_token_id": 3, "pad_token_id": 4}
 SHARD = 9000  # bytes: several files
@@ -162,7 +163,7 @@ def test_a_trained_checkpoint_without_its_padding(in_memory, tmp_path) -> None:
     moment = np.arange(6.0, dtype=np.float32)
     checkpoints = Checkpoints(run_dir.checkpoints, CheckpointConfig(every=1, keep=2))
     for step in (5, 9):
-        checkpoints.save(step, State(nested, {"mu": {"final_norm": moment * step}}), {"run": "here"})
+        checkpoints.save(step, State(nested, {"mu": {"final_norm": moment * step}}), {"run": "here"}, *NOTHING_READ)
         checkpoints.wait(lambda *_, **__: None)
     checkpoints.close()
 

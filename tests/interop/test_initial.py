@@ -20,6 +20,7 @@ from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.state import Program, State, by_path, make_program
+from tests.train.tiny import NOTHING_READ
 
 TINY = (
     *("model.d_model=32", "model.head_dim=8", "model.n_kv_heads=2", "model.d_ff=48", "model.n_layers=4"),
@@ -52,7 +53,7 @@ def source(tmp_path_factory) -> tuple[Path, State]:
     checkpoints = Checkpoints(run_dir.checkpoints, made.config.checkpoint)
     for step in (3, 7):
         state = random_state(made)
-        checkpoints.save(step, jax.device_put(state, made.shardings), {})
+        checkpoints.save(step, jax.device_put(state, made.shardings), {}, *NOTHING_READ)
         checkpoints.wait(lambda *args, **fields: None)
     checkpoints.close()
     run_dir.events.write_text('{"event": "started"}\n{"event": "finished"}\n')
@@ -188,7 +189,7 @@ def test_moments_of_a_checkpoint_that_has_none(source, tmp_path) -> None:
     run_dir.config.write_text((root / "first-01234567/config.yaml").read_text())
     made = program("optim=adamw")
     checkpoints = Checkpoints(run_dir.checkpoints, made.config.checkpoint)
-    checkpoints.save(0, State(saved.params, ()), {})
+    checkpoints.save(0, State(saved.params, ()), {}, *NOTHING_READ)
     checkpoints.close()
     with pytest.raises(RequestError, match="no moments of this optimizer: mu, nu") as refusal:
         initial(tmp_path, "init.from=run:bare", MOMENTS)

@@ -1,15 +1,24 @@
 """Saved is what is restored, on any layout, and a checkpoint of another run is refused."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.state import State
 from tests.train.tiny import program, updated
 
-META = {"run": "nano-1", "data": "abc"}
+META = {"run": "nano-1"}
+RECORD = {"position": {"batches": 3, "epoch": 1}, "ledger": {"tokens": {"web": 2**40}}}
+WORDS_W = np.arange(2048, dtype=np.uint32)
+
+
+def save(checkpoints: Checkpoints, step: int, state: State) -> None:
+    checkpoints.save(step, state, META, RECORD, jnp.asarray(WORDS_W))
 
 
 def ignore(kind: str, **fields) -> None:
@@ -21,7 +30,7 @@ def test_restore_on_another_layout_is_byte_identical(batch, tmp_path) -> None:
     events = []
     saved = Checkpoints(tmp_path / "checkpoints", CheckpointConfig(1, None))
     assert saved.latest() is None
-    saved.save(3, state, META)
+    save(saved, 3, state)
     saved.wait(lambda kind, **fields: events.append((kind, fields)))
     saved.close()
     assert events == [("checkpoint", {"step": 3})]
@@ -33,6 +42,10 @@ def test_restore_on_another_layout_is_byte_identical(batch, tmp_path) -> None:
     for left, right in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
         assert left.dtype == right.dtype and np.asarray(left).tobytes() == np.asarray(right).tobytes()
     assert jax.tree.map(lambda leaf: leaf.sharding, restored) == other.shardings
+    assert found.record(3) == RECORD
+    shared = NamedSharding(other.mesh, PartitionSpec(other.mesh.axis_names))
+    words_W = found.words(3, jax.ShapeDtypeStruct(WORDS_W.shape, WORDS_W.dtype, sharding=shared))
+    assert words_W.sharding == shared and (np.asarray(words_W) == WORDS_W).all()
     found.close()
 
 
@@ -40,10 +53,10 @@ def test_another_run_is_refused_with_the_difference(batch, tmp_path) -> None:
     _, state, _ = updated((), batch)
     _, made = program()
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, None))
-    checkpoints.save(1, state, META)
+    save(checkpoints, 1, state)
     checkpoints.wait(ignore)
-    with pytest.raises(RequestError, match=r"data was 'abc' and is 'abd'") as refused:
-        checkpoints.restore(1, made.abstract, made.shardings, META | {"data": "abd"})
+    with pytest.raises(RequestError, match=r"run was 'nano-1' and is 'nano-2'") as refused:
+        checkpoints.restore(1, made.abstract, made.shardings, {"run": "nano-2"})
     assert "run.tag" in str(refused.value)
     checkpoints.close()
 
@@ -54,7 +67,7 @@ def test_nothing_is_deleted_unless_the_config_says_so(batch, tmp_path, keep, lef
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, keep))
     for step in (1, 2, 3, 4):
         checkpoints.wait(ignore)
-        checkpoints.save(step, state, META)
+        save(checkpoints, step, state)
     checkpoints.wait(ignore)
     checkpoints.close()
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == left
@@ -66,7 +79,7 @@ def test_a_saved_state_survives_being_given_away(batch, tmp_path) -> None:
     expected = [np.array(leaf) for leaf in jax.tree.leaves(state)]
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, None))
     overwrite = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + leaf.dtype.type(1), state), donate_argnums=0)
-    checkpoints.save(1, state, META)
+    save(checkpoints, 1, state)
     for _ in range(20):
         state = overwrite(state)
     checkpoints.wait(ignore)

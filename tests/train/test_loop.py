@@ -16,15 +16,14 @@ from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.data.loader import Batch
-from olmo_hydra.hardware import devices
-from olmo_hydra.hardware.sharding import make_mesh
 from olmo_hydra.optim import schedules
 from olmo_hydra.train import loop, timer
 from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, State
 from olmo_hydra.train.step import Step, make_step
 from olmo_hydra.train.stop import StopRequest
-from tests.train.tiny import TINY, program
+from tests.train.tiny import TINY, data_of, program
 
 STEPS, B, T = 12, 8, 32
 SMALL = (
@@ -57,6 +56,9 @@ class History:
     def event(self, kind: str, **fields: Any) -> None:
         self.events.append((kind, fields))
 
+    def warning(self, text: str, kind: str, **fields: Any) -> None:
+        raise AssertionError(text)
+
     def sync(self) -> None:
         self.done.append(("sync", len(self.rows)))
 
@@ -72,10 +74,10 @@ class SeenCheckpoints(Checkpoints):
         super().__init__(folder, CheckpointConfig(1, None))
         self._history = history
 
-    def save(self, step: int, state: State, meta: dict[str, Any]) -> None:
+    def save(self, step: int, state: State, *others: Any) -> None:
         self._history.done.append(("save", step))
         self._history.state = jax.tree.map(np.array, state)
-        super().save(step, state, meta)
+        super().save(step, state, *others)
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,17 @@ def trained(
     done: int = 0,
     stop: StopRequest | None = None,
     during: Callable[[str, int], None] = lambda what, step: None,
+    skipped: int = 0,
 ) -> tuple[int, History]:
-    """Runs the loop from `done`; `during("step" or "eval", n)` is called within step or evaluation n."""
+    """Runs the loop from `done`; `during("step" or "eval", n)` is called within step or evaluation n.
+
+    The stream leaves `skipped` batches out.
+    """
     config = compose([*TINY, *SMALL, *overrides])
     history = History()
 
     def batches() -> Iterator[Batch]:
-        for n in range(done, 10**6):
+        for n in range(done + skipped, 10**6):
             rng = np.random.default_rng([SEED, n])
             tokens_BT = rng.integers(0, 257, (B, T)).astype(np.int32)
             history.done.append(("batch", n))
@@ -119,7 +125,7 @@ def trained(
                 n=n,
                 epoch=1,
                 row=n,
-                instances_B=np.arange(B) + B * n,
+                instances_B=np.arange(B * n, B * n + B, dtype=np.uint32),
                 tokens_BT=tokens_BT,
                 labels_BT=np.roll(tokens_BT, -1, axis=1),
                 segments_BT=None,
@@ -135,12 +141,16 @@ def trained(
     try:
         found = made.program
         state = checkpoints.restore(done, found.abstract, found.shardings, META) if done else made.copied()
+        reading = Reading(config, data_of(10**6), found.mesh)
+        if done:
+            assert reading.restore(checkpoints, done, accept_changed=False) is None
         parts = loop.Parts(
             config=config,
-            mesh=make_mesh(config.hardware, devices.acquire(config.hardware, "")),
+            mesh=found.mesh,
             step=made.step,
             schedule=schedules.build(config.schedule),
             batches=batches(),
+            reading=reading,
             checkpoints=checkpoints,
             meta=META,
             tracker=history,
@@ -179,7 +189,9 @@ def test_what_a_row_says(unbroken: History) -> None:
     config = compose([*TINY, *SMALL])
     schedule = schedules.build(config.schedule)
     for row in unbroken.rows:
-        assert row["tokens"] == row["step"] * B * T
+        assert row["tokens"] == row["step"] * B * T == row["data/tokens/text"]
+        assert row["data/epoch"] == 1 and row["data/repeated_fraction"] == row["data/masked_tokens"] == 0
+        assert row["data/seen_fraction"] == row["step"] * B / 10**6
         assert row["lr"] == np.float32(config.optim.lr * schedule(row["step"]))
         assert type(row["loss"]) is float and type(row["skipped"]) is int, "plain numbers, as JSON holds them"
     assert unbroken.rows[0]["loss"] == pytest.approx(np.log(config.model.padded_vocab), abs=0.1)
@@ -241,6 +253,11 @@ def test_nothing_is_left_to_do(made, tmp_path) -> None:
     trained(made, tmp_path, "run.stop_at=4")
     done, history = trained(made, tmp_path, "run.stop_at=4", done=4)
     assert done == 4 and history.done == []
+
+
+def test_a_stream_that_is_one_batch_ahead_fails_before_it_trains(made, tmp_path) -> None:
+    with pytest.raises(RunFailed, match="gave batch 1 where update 1 trains on batch 0"):
+        trained(made, tmp_path, skipped=1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,13 +1,18 @@
 """A tiny run, compiled once a session and a layout."""
 
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.root import Config
+from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import make_mesh
 from olmo_hydra.train.state import Program, make_program
@@ -17,6 +22,8 @@ TINY = (
     *("model.d_model=32", "model.head_dim=16", "model.d_ff=48", "model.n_layers=4", "model.window=8"),
     *("data.seq_len=32", "train.global_batch=8", "train.steps=40", "train.z_loss=1e-2", "hardware=cpu_sim"),
 )
+
+NOTHING_READ: tuple[dict[str, Any], jax.Array] = ({}, jnp.zeros(1024, jnp.uint32))  # of the data, for a checkpoint
 
 
 @cache
@@ -43,3 +50,13 @@ def updated(overrides: tuple[str, ...], batch: tuple[np.ndarray, np.ndarray], ac
     shaped = [array.reshape(accumulation, -1, array.shape[1]) for array in batch]
     after, metrics = jax.jit(make_step(made))(state, Inputs(*shaped, None), np.float32(1e-2))
     return state, after, metrics
+
+
+def data_of(n_instances: int, fingerprint: dict[str, Any] | None = None) -> Any:
+    """What a run asks its data of, for batches that are made up; no order is ever made."""
+    return SimpleNamespace(
+        source=range(n_instances),
+        batches=SimpleNamespace(labels=["text"]),
+        sampler=Sampler(n_instances, 8, seed=1, folder=Path("/nonexistent")),
+        fingerprint=fingerprint or {},
+    )

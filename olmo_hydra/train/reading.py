@@ -1,0 +1,99 @@
+"""Where a run stands in its data: what a checkpoint keeps of it, and without which none continues."""
+
+from jax.sharding import Mesh
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.root import Config
+from olmo_hydra.data.fingerprint import differences
+from olmo_hydra.data.loader import Batch
+from olmo_hydra.data.opened import Data
+from olmo_hydra.train.checkpoint import Checkpoints, Record
+from olmo_hydra.train.ledger import Ledger
+
+
+class Reading:
+    """Position, fingerprint and ledger of a run's data.
+
+    Args:
+      config: The run.
+      data: Its data.
+      mesh: Its devices, on which the ledger lies.
+    """
+
+    def __init__(self, config: Config, data: Data, mesh: Mesh):
+        self.ledger = Ledger(len(data.source), data.batches.labels, mesh)
+        self._config, self._data = config.data, data
+        self._sampler, self._fingerprint = data.sampler, data.fingerprint
+
+    def record(self, last: Batch) -> Record:
+        """What a checkpoint keeps beside the ledger's bits, as JSON, after the update that consumed batch `last`.
+
+        The position is what the stream says of the batch, not what the loop has counted.
+        """
+        return {
+            "position": {
+                "batches": last.n + 1,
+                "epoch": last.epoch,
+                "row": last.row,
+                "seed": self._sampler.order.seed,
+                "instances": self._sampler.n_instances,
+            },
+            "fingerprint": self._fingerprint,
+            "ledger": self.ledger.state(),
+            "olmo_core": self._of_olmo_core(last),
+        }
+
+    def restore(self, checkpoints: Checkpoints, done: int, *, accept_changed: bool) -> Record | None:
+        """Takes up position, totals and ledger where the checkpoint of update `done` left them.
+
+        Args:
+          checkpoints: Of the run.
+          done: Updates that the state has seen.
+          accept_changed: Goes on with data of another fingerprint.
+
+        Returns:
+          What to tell of data that has changed: `differences`, and whether the ledger begins anew, for want of the same
+          instances. None: it is the same.
+
+        Raises:
+          RequestError: The position is not behind batch `done - 1`, or the fingerprint differs and may not; or the
+            checkpoint is damaged.
+        """
+        record, where = checkpoints.record(done), checkpoints.place(done)
+        changed = differences(record["fingerprint"], self._fingerprint)
+        if changed and not accept_changed:
+            raise RequestError(
+                "the data is not what the checkpoint was trained on:\n  " + "\n  ".join(changed),
+                where=str(where),
+                instead="the data as it was; run.tag=NAME for a run of its own; or checkpoint.accept_changed_data=true",
+            )
+        position, now = record["position"], self._sampler.place(done - 1)
+        expected = {"batches": done, "seed": self._sampler.order.seed}
+        if not changed:
+            expected |= {"epoch": now.epoch, "row": now.row}
+        wrong = [f"{key} is {position[key]}, not {value}" for key, value in expected.items() if position[key] != value]
+        if wrong:
+            raise RequestError(
+                f"the data's position is not that of update {done}: {'; '.join(wrong)}",
+                where=str(where),
+                instead="a copy of the checkpoint; without that folder, the same command continues from the one before",
+            )
+        anew = position["instances"] != self._sampler.n_instances
+        words_W = None if anew else checkpoints.words(done, self.ledger.abstract)
+        self.ledger.restore(record["ledger"], words_W)
+        return {"differences": changed, "ledger_begins_anew": anew} if changed else None
+
+    def _of_olmo_core(self, last: Batch) -> Record:
+        """The state of OLMo-core's loader there (`state_dict` in data/data_loader.py of allenai/OLMo-core 3.0.0)."""
+        batches = last.row + 1
+        return {
+            "dataset_fingerprint_version": "v2.0",
+            "dataset_fingerprint": self._fingerprint.get("olmo_core"),
+            "batches_processed": batches,
+            "tokens_processed": batches * self._sampler.global_batch * self._config.seq_len,
+            "seed": self._sampler.order.seed,
+            "epoch": last.epoch,
+            "dataset_type": "fsl",
+            "sequence_length": self._config.seq_len,
+            "max_target_sequence_length": self._config.max_target_seq_len,
+        }
