@@ -4,14 +4,40 @@ import argparse
 from pathlib import Path
 
 from olmo_hydra.cli.commands import Commands
+from olmo_hydra.config.tokenizers import WAYS
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Adds the commands below `data`."""
     commands = Commands(parser)
 
-    sub = commands.add("prepare", "prepare the text of a config", _prepare)
-    _add_overrides(sub)
+    sub = commands.add("prepare", "prepare the text of a config; or of files and folders, with --out", _prepare)
+    sub.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="SOURCE",
+        help="overrides as for train.py: data=python_text; or, with --out, text: [NAME=][KIND:]PLACE, where PLACE is a "
+        "file or folder, and KIND may be code, huggingface, deb or pypi",
+    )
+    sub.add_argument("--out", type=Path, metavar="FOLDER", help="where the corpus shall be")
+    sub.add_argument("--tokenizer", metavar="T", help=WAYS)
+    sub.add_argument(
+        "--heldout", action="append", default=[], metavar="SOURCE", help="text that is never trained on; repeatable"
+    )
+    sub.add_argument(
+        "--heldout-fraction", type=float, metavar="F", help="of the documents of each SOURCE (0.05; 0 with --heldout)"
+    )
+    sub.add_argument("--text-field", default="text", metavar="FIELD", help="where records have their text (text)")
+    sub.add_argument("--workers", type=int, metavar="N", help="processes (one a core); the corpus is the same")
+    sub.add_argument("--keep-duplicates", action="store_true", help="keep copies, but for those of held-out documents")
+    sub.add_argument("--shard-tokens", type=int, metavar="N", help="the most tokens of a file (268,435,456)")
+    sub.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="count the 13-grams that held-out and training text share",
+    )
+    _add_json(sub)
 
     sub = commands.add("inspect", "what an update reads, what reads a document; or a prepared text", _inspect)
     sub.add_argument("overrides", nargs="*", metavar="RUN", help="a run; or overrides as for train.py")
@@ -45,9 +71,9 @@ def _add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(parsed: argparse.Namespace) -> None:
-    from olmo_hydra.cli import inspect
+    from olmo_hydra.cli import prepare
 
-    inspect.prepared(parsed.overrides, parsed.json, check=False)
+    prepare.run(parsed)
 
 
 def _inspect(parsed: argparse.Namespace) -> None:

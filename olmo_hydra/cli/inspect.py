@@ -3,15 +3,11 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from olmo_hydra.cli import run_data
-from olmo_hydra.config.compose import compose
-from olmo_hydra.config.data import TextConfig
+from olmo_hydra.cli import prepare, run_data
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data import trace
-from olmo_hydra.data.text.prepare import prepare
 from olmo_hydra.data.trace import Piece
 
 SHOWN = 16  # instances, or places, in text; JSON has all
@@ -23,7 +19,7 @@ def run(parsed: argparse.Namespace) -> None:
     if len(parsed.overrides) != 1 or "=" in parsed.overrides[0]:
         if asked:
             raise RequestError("is about a run", key=f"--{asked[0]}", instead="olmo-hydra data inspect RUN --step N")
-        prepared(parsed.overrides, parsed.json, check=True)
+        prepare.of_config(parsed.overrides, parsed.json, check=True)
         return
     if not asked:
         raise RequestError(
@@ -119,28 +115,3 @@ def _place(where: dict[str, Any]) -> str:
 def _epoch(epoch: dict[str, Any]) -> str:
     updates = ", ".join(f"update {update['step']:,} ({update['state']})" for update in epoch["updates"])
     return f"epoch {epoch['epoch']}, {updates or 'in no batch'}"
-
-
-def prepared(overrides: list[str], as_json: bool, *, check: bool) -> None:
-    """Prepares (or opens) the corpus of a config and prints its domains; `check` reads every file."""
-    config = compose(overrides)
-    if not isinstance(config.data, TextConfig):
-        raise RequestError("is not text to prepare", key="data", value=config.data.name, instead="data=python_text")
-    cache = Path(config.run.root) / "cache" / "data"
-    corpus = prepare(config.data, cache, lambda line: print(line, file=sys.stderr))
-    if check:
-        corpus.verify()
-    if as_json:
-        print(
-            json.dumps(
-                {"folder": str(corpus.folder), "fingerprint": corpus.fingerprint, "domains": corpus.manifest["domains"]}
-            )
-        )
-        return
-    print(f"folder       {corpus.folder}\nfingerprint  {corpus.fingerprint}")
-    for name, domain in corpus.manifest["domains"].items():
-        counts = "; ".join(
-            f"{split} {domain[split]['documents']:,} documents, {domain[split]['bytes']:,} bytes"
-            for split in ("train", "heldout")
-        )
-        print(f"{name:12} {counts}")

@@ -129,7 +129,7 @@ def _prepare(cfg: TextConfig, recipe: dict[str, Any], folder: Path, settings: Se
             "python": platform.python_version(),
             "distributions": {name: distribution.version for name, distribution in installed().items()},
         }
-        report(f"data: preparing {cfg.name}, once, in {folder}")
+        report(f"data: preparing {folder.name}, once, in {folder.parent}")
         try:
             build_corpus(cfg, origin, partial, settings, report).rename(folder)
         except RequestError:

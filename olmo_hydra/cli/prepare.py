@@ -1,0 +1,198 @@
+"""`olmo-hydra data prepare`: text to a corpus of tokens, from a config into the cache or from sources into a folder."""
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+from olmo_hydra.config import tokenizers
+from olmo_hydra.config.compose import compose
+from olmo_hydra.config.data import DomainConfig, TextConfig
+from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.data.corpus import SPLITS, Corpus
+from olmo_hydra.data.text.build import Settings
+from olmo_hydra.data.text.prepare import cores, prepare, prepare_into
+from olmo_hydra.data.text.sources import SOURCES
+
+TYPED = {  # what the config calls what the command takes
+    "data.tokenizer=": "--tokenizer ",
+    "data.tokenizer": "--tokenizer",
+    "data.heldout_fraction": "--heldout-fraction",
+    " or data.split_seed, or a smaller data.min_bytes": "",
+    "data.domains.": "",
+}
+OF_PACKAGES = ("deb", "docstrings", "pypi")  # sources that read packages, not a path
+
+
+def run(parsed: argparse.Namespace) -> None:
+    """Prepares, and says what there is now and how to train on it."""
+    if parsed.out is None:
+        for flag in ("tokenizer", "heldout", "heldout_fraction", "keep_duplicates", "shard_tokens", "workers"):
+            given = getattr(parsed, flag)
+            require(
+                not given,
+                "is for a folder of one's own",
+                key=f"--{flag.replace('_', '-')}",
+                value=given,
+                instead="--out FOLDER",
+            )
+        of_config(parsed.overrides, parsed.json, check=False)
+        return
+    with _reporting() as (report, progress):
+        settings = Settings(
+            workers=cores() if parsed.workers is None else parsed.workers,
+            keep_duplicates=parsed.keep_duplicates,
+            overlap=parsed.overlap,
+            progress=progress,
+            **({} if parsed.shard_tokens is None else {"shard_tokens": parsed.shard_tokens}),
+        )
+        require(settings.workers >= 1, "must be at least 1", key="--workers", value=settings.workers)
+        require(settings.shard_tokens >= 1, "must be at least 1", key="--shard-tokens", value=settings.shard_tokens)
+        with _named_as_typed():
+            corpus = prepare_into(_config(parsed), parsed.out, settings, report)
+    tokenizer = corpus.manifest["recipe"]["tokenizer"]
+    train = (
+        f"python train.py data=prepared data.path={shlex.quote(str(parsed.out))} "
+        f"data.tokenizer={shlex.quote(tokenizer)} model.vocab_size={corpus.tokenizer.vocab_size}"
+    )
+    _print(corpus, parsed.json, train)
+
+
+def of_config(overrides: list[str], as_json: bool, *, check: bool) -> None:
+    """Prepares (or opens) the corpus of a config and prints its domains; `check` reads every file."""
+    config = compose(overrides)
+    if not isinstance(config.data, TextConfig):
+        raise RequestError("is not text to prepare", key="data", value=config.data.name, instead="data=python_text")
+    with _reporting() as (report, _):
+        corpus = prepare(config.data, Path(config.run.root) / "cache" / "data", report)
+    if check:
+        corpus.verify()
+    _print(corpus, as_json)
+
+
+def _config(parsed: argparse.Namespace) -> TextConfig:
+    """What the arguments describe, as a config of text would."""
+    if all(re.match(r"data(\.[^=]*)?=", source) for source in parsed.overrides) and parsed.overrides:
+        data = compose(parsed.overrides).data
+        if not isinstance(data, TextConfig):
+            raise RequestError("is not text to prepare", key="data", value=data.name, instead="data=python_text")
+        require(parsed.tokenizer is None, "is data.tokenizer here", key="--tokenizer", value=parsed.tokenizer)
+        require(not parsed.heldout, "is a domain of the config here", key="--heldout", value=parsed.heldout)
+        return data
+    require(bool(parsed.overrides), "names no text", key="SOURCE", value=[], instead="a file or a folder of text")
+    if parsed.tokenizer is None:
+        raise RequestError("is not given", key="--tokenizer", instead=f"--tokenizer {tokenizers.WAYS}")
+    tokenizers.check(parsed.tokenizer)
+    domains: dict[str, DomainConfig] = {}
+    fraction = parsed.heldout_fraction
+    if fraction is None:
+        fraction = 0.0 if parsed.heldout else 0.05
+    require(0 <= fraction < 1, "must lie in [0, 1)", key="--heldout-fraction", value=fraction)
+    for texts, share in ((parsed.overrides, fraction), (parsed.heldout, 1.0)):
+        for text in texts:
+            name, domain = _domain(text, parsed.text_field)
+            require(name not in domains, "names two sources", key=name, value=text, instead=f"other_name={text}")
+            domain.heldout_fraction = share
+            domains[name] = domain
+    return TextConfig(
+        name="prepared",
+        tokenizer=parsed.tokenizer,
+        domains=domains,
+        heldout_fraction=fraction,
+        split_seed=0,
+        min_bytes=1,
+        max_bytes=None,
+    )
+
+
+def _domain(text: str, text_field: str) -> tuple[str, DomainConfig]:
+    """Name and config of `[NAME=][KIND:]PLACE`."""
+    name, _, place = text.rpartition("=") if re.match(r"[\w.-]+=", text) else ("", "", text)
+    kind, _, rest = place.partition(":")
+    if kind not in SOURCES or Path(place).exists():
+        kind, rest = "files", place
+    if not name:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(rest).name.split(".")[0] or kind).strip("._-") or kind
+    packages = rest.split(",") if kind in OF_PACKAGES else []
+    return name, DomainConfig(
+        source=kind, path=None if packages or not rest else rest, packages=packages, text_field=text_field
+    )
+
+
+@contextmanager
+def _named_as_typed() -> Iterator[None]:
+    """Errors about a config that nobody has typed speak of the arguments instead."""
+    try:
+        yield
+    except RequestError as error:
+        for ours, typed in TYPED.items():
+            error.key = error.key and error.key.replace(ours, typed)
+            error.instead = error.instead and error.instead.replace(ours, typed)
+        raise
+
+
+@contextmanager
+def _reporting() -> Iterator[tuple[Callable[[str], None], Callable[[str, int, int], None]]]:
+    """Lines on standard error, and on a terminal a bar below them."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        shown = bar.add_task("reading", total=None)
+
+        def progress(step: str, done: int, total: int) -> None:
+            bar.update(shown, description=step, completed=done, total=total)
+
+        yield lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True), progress
+
+
+def _print(corpus: Corpus, as_json: bool, train: str | None = None) -> None:
+    manifest = corpus.manifest
+    if as_json:
+        found = {key: manifest[key] for key in ("tokenizer", "domains", "overlap")}
+        print(json.dumps({"folder": str(corpus.folder), "fingerprint": corpus.fingerprint, **found, "train": train}))
+        return
+    print(f"folder       {corpus.folder}\nfingerprint  {corpus.fingerprint}\n")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("domain", overflow="fold")
+    for name in ("train", "MB", "tokens", "held out", "MB", "tokens", "left out"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = {domain: [*_sizes(summary), summary["left_out"]] for domain, summary in manifest["domains"].items()}
+    for domain, (*sizes, left_out) in rows.items():
+        table.add_row(domain, *map(_short, sizes), _short(sum(left_out.values())))
+    if len(rows) > 1:
+        sums = [sum(row[i] for row in rows.values()) for i in range(6)]
+        table.add_row("all", *map(_short, sums), _short(sum(sum(row[6].values()) for row in rows.values())))
+    Console().print(table)
+    for domain, summary in manifest["domains"].items():
+        said = [f"{count:,} left out: {reason}" for reason, count in sorted(summary["left_out"].items())]
+        said += [f"{summary['copies_kept']:,} copies kept"] if summary["copies_kept"] else []
+        said += [f"{n:,} times the text {token}" for token, n in sorted(summary["special_tokens"].items())]
+        shared = ((manifest["overlap"] or {}).get("domains") or {}).get(domain)
+        if shared and shared["documents_shared"]:
+            said.append(
+                f"{shared['documents_shared']:,} of {shared['documents']:,} held-out documents share "
+                f"{shared['grams_shared'] / shared['grams']:.2%} of their 13-grams with training text"
+            )
+        if said:
+            print(f"{domain}: {'; '.join(said)}")
+    if train is not None:
+        print(f"\n{train}")
+
+
+def _sizes(summary: dict[str, Any]) -> list[float]:
+    fields = (("documents", 1), ("bytes", 1e-6), ("tokens", 1))
+    return [summary[split][field] * scale for split in SPLITS for field, scale in fields]
+
+
+def _short(number: float) -> str:
+    if isinstance(number, float) and number < 100:
+        return f"{number:.2f}"
+    return f"{number / 1e6:,.2f}M" if number >= 1e7 else f"{number:,.0f}"
