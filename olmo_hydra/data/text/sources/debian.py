@@ -1,9 +1,10 @@
 """Text in Debian's packages, and the descriptions of all of them; no root, nothing is installed."""
 
+import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.once import make_once
 from olmo_hydra.data.text.sources.archives import package_units, say, sha256
-from olmo_hydra.data.text.sources.plain import checked
-from olmo_hydra.data.text.sources.registry import Document, LeftOut, Origin, Unit, source
+from olmo_hydra.data.text.sources.files import grouped
+from olmo_hydra.data.text.sources.records import json_lines_pieces
+from olmo_hydra.data.text.sources.registry import Origin, Unit, source
 from olmo_hydra.data.wheels import machine_cache
 
 INDEX = "Translation-en"
-UNIT_PACKAGES = 10_000  # descriptions, 4 MB
+STANZA = re.compile(
+    r"Package: (?P<package>\S+)\nDescription-md5: (?P<md5>\S+)\nDescription-en: (?P<text>.*)", re.DOTALL
+)
 
 
 @source("deb")
@@ -45,40 +49,38 @@ def deb(cfg: DomainConfig) -> list[Unit]:
 
 @source("apt_descriptions")
 def apt_descriptions(cfg: DomainConfig) -> list[Unit]:
-    """The English descriptions of all packages in the archives that apt of this machine uses, a document a package."""
+    """The English descriptions of all packages of this machine's Debian release, a document a package.
+
+    Synopsis and text; the lines of a paragraph stay lines.
+    """
     folder = machine_cache() / "debian"
-    index = folder / INDEX
-    make_once(index, partial(_write_index, folder))
-    origin = Origin("deb", INDEX, "", sha256(index))
-    numbers = range(0, len(_stanzas(index)), UNIT_PACKAGES)
-    return [Unit(f"{first:06}", partial(descriptions, index, first), origin) for first in numbers]
+    records = folder / "descriptions.jsonl"
+    make_once(records, partial(_write_descriptions, folder))
+    origin = Origin("deb", INDEX, "", sha256(records))
+    return grouped(json_lines_pieces("descriptions", records, records.stat().st_size, "text"), origin)
 
 
-def descriptions(index: Path, first: int) -> Iterator[Document | LeftOut]:
-    """Synopsis and text of `UNIT_PACKAGES` packages; the lines of a paragraph stay lines."""
-    for package, digest, text in _stanzas(index)[first : first + UNIT_PACKAGES]:
-        yield checked(f"{package} {digest[:8]}", text)
-
-
-def _stanzas(index: Path) -> list[tuple[str, str, str]]:
-    """Package, digest and text of each description, sorted, none twice."""
+def descriptions(index: str) -> list[dict[str, str]]:
+    """Records of the descriptions in a Translation file, sorted, none twice: `id` (package and digest) and `text`."""
     found = set()
-    for stanza in index.read_text("utf-8").split("\n\n"):
-        fields = re.fullmatch(
-            r"Package: (\S+)\nDescription-md5: (\S+)\nDescription-en: (.*)", stanza.strip("\n"), re.DOTALL
-        )
+    for stanza in index.split("\n\n"):
+        fields = STANZA.fullmatch(stanza.strip("\n"))
         if fields:
-            lines = [line[1:] if line.startswith(" ") else line for line in fields[3].split("\n")]
-            found.add((fields[1], fields[2], "\n".join("" if line == "." else line for line in lines)))
-    return sorted(found)
+            lines = [line.removeprefix(" ") for line in fields["text"].split("\n")]
+            text = "\n".join("" if line == "." else line for line in lines)
+            found.add((f"{fields['package']} {fields['md5'][:8]}", text))
+    return [{"id": key, "text": text} for key, text in sorted(found)]
 
 
-def _write_index(folder: Path, index: Path) -> None:
+def _write_descriptions(folder: Path, records: Path) -> None:
     _update(folder, INDEX)
-    parts = sorted((folder / "lists").glob(f"*_{INDEX}"))
-    if not parts:
+    found = list((folder / "lists").glob(f"*_{INDEX}"))
+    if not found:
         raise _failed("apt knows no archive with descriptions", INDEX, folder)
-    index.write_text("\n".join(part.read_text("utf-8") for part in parts), "utf-8")
+    # The release's own is by far the largest; those of its updates repeat parts of it, and change every week.
+    index = max(found, key=lambda path: path.stat().st_size)
+    lines = (json.dumps(record) + "\n" for record in descriptions(index.read_text("utf-8")))
+    records.write_text("".join(lines), "utf-8")
 
 
 def _archive(folder: Path, package: str) -> Path | None:

@@ -10,10 +10,9 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices
 from olmo_hydra.data.text.sources.formats import ENDINGS, FORMATS
 from olmo_hydra.data.text.sources.plain import code_file
-from olmo_hydra.data.text.sources.registry import Document, LeftOut, Origin, Piece, Read, Unit, source
+from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Document, LeftOut, Origin, Piece, Read, Unit, source
 from olmo_hydra.data.text.sources.streams import ending
 
-UNIT_BYTES = 8 << 20  # a few seconds of work for one process, and enough units to keep many busy
 NOT_WRITTEN_HERE = {"node_modules", "vendor", "vendored", "third_party", "__pycache__", "site-packages", "venv"}
 CODE = {
     ".adb", ".asm", ".awk", ".bash", ".c", ".cc", ".cl", ".clj", ".cljs", ".cmake", ".cpp", ".cs", ".css", ".cu",

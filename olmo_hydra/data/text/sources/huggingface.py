@@ -8,9 +8,9 @@ from typing import Any
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices
-from olmo_hydra.data.text.sources.files import UNIT_BYTES, grouped
+from olmo_hydra.data.text.sources.files import grouped
 from olmo_hydra.data.text.sources.records import Row, of_records
-from olmo_hydra.data.text.sources.registry import Document, LeftOut, Piece, Unit, source
+from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Document, LeftOut, Piece, Unit, source
 
 ON_DISK = ("state.json", "dataset_dict.json")  # what `save_to_disk` leaves
 

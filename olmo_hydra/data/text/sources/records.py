@@ -8,10 +8,9 @@ from typing import Any
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.text.sources.plain import DAMAGED_FILE, checked
-from olmo_hydra.data.text.sources.registry import NOT_UTF8, UNREADABLE, Document, LeftOut, Piece
+from olmo_hydra.data.text.sources.registry import NOT_UTF8, UNIT_BYTES, UNREADABLE, Document, LeftOut, Piece
 from olmo_hydra.data.text.sources.streams import COMPRESSED, DAMAGED, opened
 
-PIECE_BYTES = 64 << 20  # a longer file of lines is cut there, at the end of a line
 BLOCK = 1 << 20
 NOT_JSON = "not a JSON object"
 PARAGRAPHS = "\n\n"  # between the strings of a list
@@ -21,7 +20,7 @@ Row = tuple[int, dict[str, Any] | LeftOut]  # the number of a record in its file
 
 def json_lines_pieces(name: str, path: Path, size: int, text_field: str) -> Iterator[Piece]:
     """A file of JSON lines; a long one that is not compressed in pieces, so that many processes can share it."""
-    if path.suffix in COMPRESSED or size <= PIECE_BYTES:
+    if path.suffix in COMPRESSED or size <= UNIT_BYTES:
         yield Piece(name, size, partial(json_lines, name, path, text_field))
         return
     for first_line, start, end in _cuts(path):
@@ -118,7 +117,7 @@ def _cuts(path: Path) -> Iterator[tuple[int, int, int]]:
     with path.open("rb") as stream:
         while block := stream.read(BLOCK):
             cut = -1
-            if position + len(block) - start >= PIECE_BYTES:
+            if position + len(block) - start >= UNIT_BYTES:
                 cut = block.rfind(b"\n")
             if cut >= 0:
                 n_lines += block.count(b"\n", 0, cut + 1)

@@ -17,6 +17,7 @@ from olmo_hydra.config.suggest import choices, nearest
 NOT_INSTALLED = "not installed"
 NOT_UTF8 = "not UTF-8"
 UNREADABLE = "unreadable"
+UNIT_BYTES = 8 << 20  # a few seconds of work for one process, and enough units to keep many busy
 SEPARATOR = "\n\n\n"  # between passages: a docstring has one blank line inside, so two tell where it ends
 
 
