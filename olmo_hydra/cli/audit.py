@@ -142,10 +142,10 @@ def _table(title: str, rows: list[tuple[str, dict[str, Any]]], total: dict[str, 
 
 def _verdict(epoch: dict[str, Any], processes: int) -> str:
     number, repeats = epoch["epoch"], epoch["reads"] - epoch["distinct"]
-    who = "one process reads" if processes == 1 else f"{processes} processes together read"
+    who = "one process reads" if processes == 1 else f"{processes:,} processes read"
     if repeats or epoch["differing_batches"]:
         return f"epoch {number}: {who} {epoch['distinct']:,} instances, and {repeats:,} times one read before"
-    return f"epoch {number}: {who} each of the {epoch['distinct']:,} instances of its batches exactly once"
+    return f"epoch {number}: {who} {epoch['distinct']:,} instances, each exactly once"
 
 
 def _draw(file: Path, found: dict[str, Any], epochs: list[Epoch]) -> None:

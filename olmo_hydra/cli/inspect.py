@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 from typing import Any
 
@@ -60,44 +61,41 @@ def _reads(opened: run_data.Run, parsed: argparse.Namespace) -> dict[str, Any]:
 
 def _show_batch(found: dict[str, Any]) -> None:
     print(
-        f"{found['run']}, update {found['step']:,} ({found['state']}): batch {found['batch']:,} of "
+        f"{found['run']}\nupdate {found['step']:,} ({found['state']}): batch {found['batch']:,} of "
         f"{found['batches_per_epoch']:,} in epoch {found['epoch']}, {found['global_batch']:,} instances"
     )
+    width = shutil.get_terminal_size().columns - 4
     for held in found["instances"][:SHOWN]:
+        n = held["n_documents"]
         caught = "; no loss: the repetition filter caught it" if held["masked"] else ""
-        print(f"\ninstance {held['instance']} (row {held['row']} of the batch), {_documents(held)}{caught}")
+        print(f"\ninstance {held['instance']}, {n} {'document' if n == 1 else 'documents'}{caught}")
         for document in held["documents"]:
-            print(f"  {_place(document)}\n    {document['text']}")
+            print(f"  {_place(document)}")
+            for start in range(0, len(document["text"]), width):
+                print(f"    {document['text'][start : start + width]}")
         if held["n_documents"] > len(held["documents"]):
             print(f"  and {held['n_documents'] - len(held['documents'])} more; --documents {held['n_documents']}")
     if len(found["instances"]) > SHOWN:
         print(f"\nand {len(found['instances']) - SHOWN:,} more instances: --instance I shows one, --json all")
 
 
-def _documents(held: dict[str, Any]) -> str:
-    n = held["n_documents"]
-    return f"{n} document" if n == 1 else f"{n} documents"
-
-
 def _show_reads(found: dict[str, Any]) -> None:
     places = found["places"]
-    print(
-        f"{found['run']}: {found['done']:,} of {found['steps']:,} updates done, the state after "
-        f"{found['saved']:,} saved"
-    )
+    saved = f", the state after {found['saved']:,} saved" if found["saved"] else ""
+    print(f"{found['run']}\n{found['done']:,} of {found['steps']:,} updates done{saved}")
     if not places:
         print(f"{found['of']}: not in the training files")
         return
     more = "" if found["is_all"] else " at least"
     print(f"{found['of']}:{more} {len(places):,} place{'s' if len(places) > 1 else ''} in the training files")
     for place in places[:SHOWN]:
-        print(f"\n{_place(place)}")
+        print(f"\n  {_place(place)}")
         for held in sorted(place["instances"], key=_first_update)[:SHOWN]:
-            print(f"  instance {held['instance']}: {'; '.join(_epoch(epoch) for epoch in held['epochs'])}")
+            print(f"    instance {held['instance']}: {'; '.join(_epoch(epoch) for epoch in held['epochs'])}")
         if len(place["instances"]) > SHOWN:
-            print(f"  and {len(place['instances']) - SHOWN:,} more instances, read later or never: --json shows all")
+            print(f"    and {len(place['instances']) - SHOWN:,} more instances, read later or never: --json shows all")
         if not place["instances"]:
-            print("  in no instance: what is left of a file, or of a document, is dropped")
+            print("    in no instance: what is left of a file, or of a document, is dropped")
     if len(places) > SHOWN:
         print(f"\nand {len(places) - SHOWN:,} more places: --json shows all")
 
@@ -107,9 +105,11 @@ def _first_update(held: dict[str, Any]) -> int:
 
 
 def _place(where: dict[str, Any]) -> str:
-    name = f", {where['document']}" if where["document"] else ""
+    name = (
+        f"{trace.printable(where['document'])} ({where['label']})\n  " if where["document"] else f"{where['label']}: "
+    )
     tokens = "1 token" if where["tokens"] == 1 else f"{where['tokens']:,} tokens"
-    return f"{where['label']}{name}: {where['file']}, {tokens} from {where['offset']:,} on"
+    return f"{name}{where['file']}, {tokens} from {where['offset']:,} on"
 
 
 def _epoch(epoch: dict[str, Any]) -> str:

@@ -60,9 +60,13 @@ def pieces(source: Source, files: Sequence[TokenFile], instance: int, end: int) 
 
 
 def excerpt(piece: Piece, files: Sequence[TokenFile], tokenizer: Tokenizer, n_characters: int) -> str:
-    """The beginning of a piece's text, on one line: what is not printable is escaped."""
+    """The beginning of a piece's text, printable."""
     tokens = files[piece.file].read(piece.start, min(piece.stop, piece.start + 4 * n_characters))
-    text = tokenizer.decode(tokens)[:n_characters]
+    return printable(tokenizer.decode(tokens)[:n_characters])
+
+
+def printable(text: str) -> str:
+    """A text on one line, its control characters escaped: it may come from anywhere, and goes to a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

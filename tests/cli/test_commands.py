@@ -93,14 +93,14 @@ def test_data_inspect(capsys, tmp_path: Path) -> None:
 
 def test_data_inspect_reads_every_byte(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = text(tmp_path)
-    file = Path(answered(capsys, "data", "prepare", *overrides)["folder"]) / "train" / "text.bin"
+    file = Path(answered(capsys, "data", "prepare", *overrides)["folder"]) / "train" / "text" / "00000.npy"
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     assert main(["data", "inspect", *overrides]) == 2
     message = capsys.readouterr().err
-    assert "damaged" in message and "train/text.bin" in message and "rm -r" in message
+    assert "damaged" in message and "train/text/00000.npy" in message and "rm -r" in message
 
 
 def make_run(root: Path, name: str, *events: str, steps: int = 3, bits: float | None = None) -> RunDir:
