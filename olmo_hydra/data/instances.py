@@ -1,11 +1,11 @@
 """The instances of token files, by number: windows of the token stream, packed documents, or one document each."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Protocol
-
-import numpy as np
 
 from olmo_hydra.data.document_index import How, Index
 from olmo_hydra.data.files import TokenFile
@@ -62,16 +62,16 @@ class Windows:
     def __init__(self, files: Sequence[TokenFile], seq_len: int, chunk: int = 1):
         self._seq_len = seq_len
         counts = [file.n_tokens // (seq_len * chunk) * chunk for file in files]
-        self._starts = np.cumsum([0, *counts])
+        self._starts = [0, *accumulate(counts)]
         self.dropped = sum(file.n_tokens for file in files) - len(self) * seq_len
-        self.parts = [Part(int(self._starts[i]), count, (i,)) for i, count in enumerate(counts)]
+        self.parts = [Part(self._starts[i], count, (i,)) for i, count in enumerate(counts)]
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def spans(self, i: int) -> list[Span]:
-        file = int(np.searchsorted(self._starts, i, side="right")) - 1
-        return [Span(file, (i - int(self._starts[file])) * self._seq_len, self._seq_len)]
+        file = bisect_right(self._starts, i) - 1
+        return [Span(file, (i - self._starts[file]) * self._seq_len, self._seq_len)]
 
 
 class _Documents:

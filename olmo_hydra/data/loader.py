@@ -87,8 +87,7 @@ class Batches:
         """
         instances_B = self.sampler.take(n, 1, process, processes)[0]
         shape_BT = (len(instances_B), self.cut.seq_len)
-        tokens_BT = np.full(shape_BT, self.cut.pad, np.int32)
-        labels_BT = np.full(shape_BT, IGNORED, np.int32)
+        tokens_BT, labels_BT = np.empty(shape_BT, np.int32), np.empty(shape_BT, np.int32)
         segments_BT = np.zeros(shape_BT, np.int32) if self.cut.document_mask else None
         by_label_BL = np.zeros((len(instances_B), len(self.labels)), np.int32)
         for b, i in enumerate(instances_B.tolist()):
@@ -103,6 +102,8 @@ class Batches:
                     labels_BT[b, shifted][~may_be] = IGNORED
                 by_label_BL[b, self._label_of_file[file]] += length
                 filled += length
+            tokens_BT[b, filled:] = self.cut.pad
+            labels_BT[b, max(filled - 1, 0) :] = IGNORED
             if segments_BT is not None:
                 segments_BT[b] = document_numbers(tokens_BT[b, :filled], self.cut.end, self.cut.seq_len)
         masked_B = np.zeros(len(instances_B), bool)

@@ -1,12 +1,12 @@
 """Mixtures: instances of several sources in exact ratios, with bounded repetition and a seed that decides which."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil, floor
 from pathlib import Path
-
-import numpy as np
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.instances import Part, Source, Span
@@ -68,23 +68,23 @@ class Mixture:
         available = [len(one.source) // chunk for one in ingredients]
         sizes = sample_sizes(ingredients, available, chunk * seq_len, tokens)
         self.sizes = [size * chunk for size in sizes]  # instances of each ingredient
-        self._starts = np.cumsum([0, *self.sizes])
+        self._starts = [0, *accumulate(self.sizes)]
         self._orders = [Order(folder, len(one.source), seed=seed + i, chunk=chunk) for i, one in enumerate(ingredients)]
         held = [self._text(i, seq_len) for i in range(len(ingredients))]
         self.padding = len(self) * seq_len - sum(in_instances for in_instances, _ in held)
         self.dropped = sum(one.source.dropped for one in ingredients) + sum(unused for _, unused in held)
         self.parts = [
-            Part(int(self._starts[i]), self.sizes[i], tuple(one.first_file + n for n in _files(one.source)))
+            Part(self._starts[i], self.sizes[i], tuple(one.first_file + n for n in _files(one.source)))
             for i, one in enumerate(ingredients)
         ]
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def spans(self, i: int) -> list[Span]:
-        number = int(np.searchsorted(self._starts, i, side="right")) - 1
+        number = bisect_right(self._starts, i) - 1
         one, order = self._ingredients[number], self._orders[number]
-        (sampled,) = order.read(UNSHUFFLED, (i - int(self._starts[number])) % order.length, 1).tolist()
+        (sampled,) = order.read(UNSHUFFLED, (i - self._starts[number]) % order.length, 1).tolist()
         return [Span(one.first_file + span.file, span.start, span.length) for span in one.source.spans(sampled)]
 
     def _text(self, number: int, seq_len: int) -> tuple[int, int]:
