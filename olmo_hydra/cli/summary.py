@@ -9,7 +9,9 @@ def summary(run_dir: RunDir) -> str:
     """Held-out bits per byte of the newest evaluation beside the baselines, and where everything is."""
     rows = run_dir.rows("evals")
     heldout = [row for row in rows if row["suite"] == "heldout"]
-    lines = _table(heldout[0], heldout[-1], {row["suite"]: row for row in rows}) if heldout else []
+    lines = ["no held-out text was evaluated: nothing here says what was learned", ""]
+    if heldout:
+        lines = _table(heldout[0], heldout[-1], {row["suite"]: row for row in rows})
     lines += [f"run directory  {run_dir.path}"]
     if run_dir.report.exists():
         lines += [f"report         {run_dir.report}"]

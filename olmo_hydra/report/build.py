@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from olmo_hydra.report import origin, sections
+from olmo_hydra.report import origin, reading, sections
 from olmo_hydra.report.content import Page, Section
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.report.html import render
@@ -32,7 +32,8 @@ def page(run: Evidence) -> Page:
         sections.learning(run),
         sections.samples(run),
         sections.what_ran(run),
-        sections.text_used(run),
+        reading.what_it_read(run),
+        reading.text_used(run),
         sections.dynamics(run),
         sections.speed(run),
         sections.timeline(run),

@@ -6,7 +6,7 @@ from itertools import groupby
 from olmo_hydra.report.content import Block, Chart, Code, Facts, Prose, Role, Samples, Section, Series, Table
 from olmo_hydra.report.curves import curve, smooth, thin
 from olmo_hydra.report.evidence import Evidence, Row
-from olmo_hydra.report.text import bits, count, moment, short, size
+from olmo_hydra.report.text import bits, count, moment, ratio, short, size
 from olmo_hydra.report.verdict import BASELINES
 
 STEP = "step (updates done)"
@@ -49,30 +49,6 @@ def the_model(run: Evidence) -> Facts:
     return Facts(f"Model: {model['name']}", shape)
 
 
-def text_used(run: Evidence) -> Section | None:
-    """Domains of the prepared text, and how it was split."""
-    if not run.starts:
-        return None
-    data = run.starts[-1]["data"]
-    columns = ["domain", "train documents", "train text", "held-out documents", "held-out text"]
-    sides = [(domain["train"], domain["heldout"]) for domain in data["domains"].values()]
-    rows = [
-        [name, *(cell for side in pair for cell in (count(side["documents"]), size(side["bytes"])))]
-        for name, pair in zip(data["domains"], sides, strict=True)
-    ]
-    total = ["all"]
-    for side in (0, 1):
-        total += [
-            count(sum(pair[side]["documents"] for pair in sides)),
-            size(sum(pair[side]["bytes"] for pair in sides)),
-        ]
-    split = (
-        f"{data['name']}: documents were split into train and held-out before anything else; none is in both. "
-        f"Fingerprint of the tokens: {data['fingerprint'][:16]}."
-    )
-    return Section("text", "On what text", [Table(columns, [*rows, total], total=True, note=split)])
-
-
 def learning(run: Evidence) -> Section | None:
     """Held-out curves with their baselines, the final table, and the training loss."""
     blocks: list[Block] = []
@@ -103,16 +79,19 @@ def heldout_table(run: Evidence) -> Table:
     beside = {label: run.baselines[suite] for suite, label in BASELINES.items() if suite in run.baselines}
     if first is not last:
         beside[f"step {count(first['step'])}"] = first
-    columns = ["domain", f"step {count(last['step'])}", "std. error", *beside, "documents", "text"]
+    per_token = [] if run.config["data"]["tokenizer"] == "bytes" else ["nats per token"]
+    columns = ["domain", f"step {count(last['step'])}", "std. error", *per_token, *beside, "documents", "text"]
     rows = []
     for name, domain in last["domains"].items():
         there = [row["domains"] for row in beside.values()]
         others = [bits(domains[name]["bits_per_byte"]) if name in domains else "" for domains in there]
-        rows.append([name, bits(domain["bits_per_byte"]), f"± {bits(domain['stderr'])}", *others,
+        tokens = [ratio(domain["nats"], domain["targets"])] if per_token else []
+        rows.append([name, bits(domain["bits_per_byte"]), f"± {bits(domain['stderr'])}", *tokens, *others,
                      count(domain["documents"]), size(domain["bytes"])])  # fmt: skip
     documents, n_bytes = (sum(domain[key] for domain in last["domains"].values()) for key in ("documents", "bytes"))
     means = [bits(row["bits_per_byte"]) for row in beside.values()]
-    rows.append(["mean over domains", bits(last["bits_per_byte"]), "", *means, count(documents), size(n_bytes)])
+    blank = ["" for _ in per_token]
+    rows.append(["mean over domains", bits(last["bits_per_byte"]), "", *blank, *means, count(documents), size(n_bytes)])
     note = (
         "Bits per byte; lower is better. Standard errors are over documents. Baselines are fitted to the training text."
     )

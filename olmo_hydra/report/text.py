@@ -29,6 +29,16 @@ def bits(value: float | None) -> str:
     return "nan" if value is None else f"{value:.3f}"
 
 
+def ratio(value: float | None, over: float) -> str:
+    """A ratio to three decimals, as `bits` writes what is not finite."""
+    return bits(None if value is None else value / over)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage of three digits, however small."""
+    return f"{100 * share:.3g}%"
+
+
 def moment(iso: str) -> str:
     """An ISO 8601 time as date and time of day, in UTC."""
     return datetime.fromisoformat(iso).strftime("%Y-%m-%d %H:%M:%S")

@@ -3,16 +3,23 @@
 from statistics import median
 
 from olmo_hydra.report.evidence import Evidence, Row
+from olmo_hydra.report.reading import repeats
 from olmo_hydra.report.text import bits, count, duration, short
 
 BASELINES = {"baseline_trigram": "trigram", "baseline_unigram": "unigram"}
 
 
 def verdict(run: Evidence) -> str:
-    """One to three sentences: held-out bits per byte at the start and now, beside the baselines on the same text."""
+    """Some sentences: data that was read twice; held-out bits per byte at the start and now, beside the baselines."""
+    return " ".join(filter(None, (repeats(run), _learned(run))))
+
+
+def _learned(run: Evidence) -> str:
     if run.done == 0 and not run.heldout:
         return f"No update has been made yet, of {count(run.steps)}."
     made = f"{count(run.done)} updates" if run.finished else f"{count(run.done)} of {count(run.steps)} updates"
+    if not run.heldout and run.config["data"].get("heldout_mix", "") is None:
+        return f"No text is held out (data.heldout_mix=null): after {made} there is no evidence of what was learned."
     if not run.heldout:
         return (
             f"After {made} nothing has been evaluated on held-out text, so nothing can be said about what was learned."

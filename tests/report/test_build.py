@@ -10,11 +10,21 @@ import yaml
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.report.build import page, write_report
-from olmo_hydra.report.content import Chart, Code, Facts, Table
+from olmo_hydra.report.content import Chart, Code, Facts, Prose, Table
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
-from tests.report.synthetic import HOSTILE, OVERRIDES, SKIPPED, config, evaluation, finished_run, start, training
+from tests.report.synthetic import (
+    HOSTILE,
+    OVERRIDES,
+    SKIPPED,
+    config,
+    evaluation,
+    finished_run,
+    ledger,
+    start,
+    training,
+)
 
 NAN = float("nan")
 
@@ -239,3 +249,67 @@ def test_reports_need_neither_jax_nor_wandb():
         "import sys, olmo_hydra.report.build, olmo_hydra.tracking.tracker; print({'jax', 'wandb'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_what_it_read_is_what_the_ledger_counted(whole):
+    (prose,), (facts,), (table,) = (blocks(whole, "reading", kind) for kind in (Prose, Facts, Table))
+    assert prose.text == "No epoch read an instance twice."
+    assert dict(facts.items) == {
+        "epoch": "2", "seen in it": "60% of the instances", "read again in it": "0% of what was read",
+        "without targets": "4,096 tokens, by the repetition filter",
+    }  # fmt: skip
+    assert table.rows[0] == ["stdlib", "983,040", "60%"] and table.rows[-1] == ["all", "1,638,400", "100%"]
+
+
+def test_the_page_begins_with_data_that_was_read_twice(bare):
+    record = Record(bare)
+    record.event("started")
+    record.evaluation(evaluation(0, "heldout", 8.0))
+    record.event("data_repeated", step=7, epoch=1, repeated=3, examples=[4, 5, 6])
+    told = "Update 7 read 3 instances that epoch 1 had read before: "
+    distrust = "the data is sharded twice, or was resumed wrongly. Training loss is not to be trusted."
+    assert content(bare).verdict.startswith(f"{told}{distrust} After 0 of 400 updates")
+    training(record, range(1, 11), None)
+    for row in ({"step": 11, **ledger(11, 0.123)}, {"step": 260, **ledger(260)}):  # whole again in the next epoch
+        record.metrics({"loss": 1.0, "lr": 0.1, "grad_norm": 1.0, "param_norm": 1.0, "z_loss": 0.0, **row})
+    share = "12.3% of the instances that epoch 1 read had been read in it before: "
+    assert content(bare).verdict.startswith(share + distrust)
+    assert blocks(bare, "reading", Prose)[0].text == share + distrust
+    assert distrust in write_report(bare).read_text()
+
+
+def test_many_labels_and_files_instead_of_documents(bare):
+    record = Record(bare)
+    record.event("started")
+    tokens = {f"data/tokens/{i:03}": 1000 - i for i in range(200)}
+    record.metrics({"step": 1, **dict.fromkeys(("loss", "z_loss", "lr", "grad_norm", "param_norm"), 1.0), **ledger(1),
+                    **tokens})  # fmt: skip
+    record.event("data_changed", step=40, differences=["web/1.npy has other content"], ledger_begins_anew=False)
+    sides = {"train": {"files": 2, "tokens": 10**9}, "heldout": {"files": 0, "tokens": 0}}
+    data = {"name": "mix", "fingerprint": "0f" * 32, "domains": {f"{i:03}": sides for i in range(200)}}
+    bare.provenance.write_text(json.dumps({"starts": [{**start(), "data": data}]}))
+    (table,) = blocks(bare, "reading", Table)
+    assert len(table.rows) == 32 and table.rows[-2][0] == "174 others"
+    assert blocks(bare, "reading", Prose)[0].text == (
+        "From update 40 on it read other data: web/1.npy has other content."
+    )
+    (used,) = blocks(bare, "text", Table)
+    assert used.columns == ["domain", "train files", "train tokens", "held-out files", "held-out tokens"]
+    assert used.rows[-2] == ["170 others", "340", "170B", "0", "0"]
+    assert used.rows[-1] == ["all", "400", "200B", "0", "0"]
+
+
+def test_tokens_that_are_no_bytes_have_a_loss_of_their_own(bare):
+    frozen = yaml.safe_load(bare.config.read_text())
+    frozen["data"] |= {"tokenizer": "dolma2", "heldout_mix": None}
+    bare.config.write_text(yaml.safe_dump(frozen))
+    record = Record(bare)
+    record.event("started")
+    training(record, range(1, 4), None)
+    assert content(bare).verdict == (
+        "No text is held out (data.heldout_mix=null): after 3 of 400 updates there is no evidence of what was learned."
+    )
+    record.evaluation(evaluation(0, "heldout", 2.0))
+    (table,) = blocks(bare, "learning", Table)
+    assert table.columns[:4] == ["domain", "step 0", "std. error", "nats per token"]
+    assert table.rows[0][:4] == ["stdlib", "2.000", "± 0.021", "5.545"]  # four bytes a token
