@@ -86,13 +86,16 @@ def show(found: dict[str, Any]) -> None:
     room = found["instances"] * found["seq_len"]
     lines = [
         ("run", found["run"]),
-        ("corpus", f"{found['tokens']:,} tokens in {found['files']:,} files"),
+        ("corpus", f"{found['tokens']:,} tokens in {_counted(found['files'], 'file')}"),
         ("instances", f"{found['instances']:,} of {found['seq_len']:,} tokens"),
         ("dropped", f"{found['dropped_tokens']:,} tokens of the files are in no instance"),
         ("padding", f"{found['padding_tokens']:,} tokens, {found['padding_tokens'] / room:.1%} of the instances"),
-        ("epoch", f"{batches:,} batches of {found['global_batch']:,} instances"),
-        ("", f"{found['tail_instances']:,} instances ({found['tail_tokens']:,} tokens) at its end are in no batch"),
-        ("horizon", f"{found['steps']:,} batches, {found['run_epochs']:.4g} epochs"),
+        ("epoch", f"{_counted(batches, 'batch')} of {_counted(found['global_batch'], 'instance')}"),
+        (
+            "",
+            f"{_counted(found['tail_instances'], 'instance')} ({found['tail_tokens']:,} tokens) at its end in no batch",
+        ),
+        ("horizon", f"{_counted(found['steps'], 'batch')}, {found['run_epochs']:.4g} epochs"),
         ("", f"ends in epoch {ends['epoch']:,} with batch {ends['batch']:,} of {batches:,}"),
     ]
     if found["masked"] is not None:
@@ -101,12 +104,19 @@ def show(found: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, text in lines:
         console.print(f"{name:11}{text}")
-    for title, rows in (("label", shown["labels"].items()), ("file", _by_file(shown["parts"]))):
-        console.print()
-        console.print(_table(f"{title}, epoch {shown['epoch']}", list(rows), shown["all"]), soft_wrap=False)
+    for title, rows in (("label", list(shown["labels"].items())), ("file", list(_by_file(shown["parts"])))):
+        if title == "label" or len(rows) > 1:
+            console.print()
+            console.print(_table(f"{title}, epoch {shown['epoch']}", rows, shown["all"]), soft_wrap=False)
     console.print()
     for epoch in found["epochs"]:
         console.print(_verdict(epoch, found["processes"]))
+    if ends["epoch"] > len(found["epochs"]):
+        console.print(f"and {ends['epoch'] - len(found['epochs']):,} more of the run: --epochs {ends['epoch']}")
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 'es' if noun.endswith('ch') else 's'}"
 
 
 def _filtered(masked: dict[str, Any], instances: int, seq_len: int) -> list[tuple[str, str]]:
@@ -121,7 +131,7 @@ def _filtered(masked: dict[str, Any], instances: int, seq_len: int) -> list[tupl
 def _by_file(parts: list[dict[str, Any]]) -> Iterable[tuple[str, dict[str, Any]]]:
     for part in parts:
         first, *others = part["files"]
-        yield f"{first} + {len(others)} others" if others else first, part
+        yield f"{first} + {len(others)} more" if others else first, part
 
 
 def _table(title: str, rows: list[tuple[str, dict[str, Any]]], total: dict[str, Any]) -> Table:
@@ -133,7 +143,8 @@ def _table(title: str, rows: list[tuple[str, dict[str, Any]]], total: dict[str, 
     shown = rows if len(rows) <= ROWS else rows[: ROWS - 1]
     for name, counts in [*shown, ("all", total)]:
         numbers = (f"{counts[key]:,}" for key in ("instances", "once", "never", "repeated"))
-        table.add_row(name, *numbers, f"{counts['passes']:.2f}", f"{counts['run_reads']:,}")
+        passes = "-" if counts["passes"] is None else f"{counts['passes']:.2f}"
+        table.add_row(name, *numbers, passes, f"{counts['run_reads']:,}")
     if len(rows) > len(shown):
         table.caption = f"and {len(rows) - len(shown):,} more, which --json shows"
         table.caption_justify = "left"

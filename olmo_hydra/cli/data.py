@@ -54,16 +54,12 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     _add_json(sub)
 
     sub = commands.add("audit", "simulate what a run reads: exit status 1 where anything is read twice", _audit)
-    _add_overrides(sub)
+    sub.add_argument("overrides", nargs="*", help="as for train.py: data=python_text")
     sub.add_argument("--processes", type=int, default=1, metavar="N", help="processes that read (1)")
     sub.add_argument("--epochs", type=int, metavar="E", help="epochs to simulate; default: those of the run, at most 4")
     sub.add_argument("--all", action="store_true", help="ask the repetition filter about every instance, not a sample")
     sub.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw it")
-
-
-def _add_overrides(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", help="as for train.py: data=python_text")
-    _add_json(parser)
+    _add_json(sub)
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:

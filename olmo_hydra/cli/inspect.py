@@ -9,7 +9,6 @@ from typing import Any
 from olmo_hydra.cli import prepare, run_data
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data import trace
-from olmo_hydra.data.trace import Piece
 
 SHOWN = 16  # instances, or places, in text; JSON has all
 
@@ -29,6 +28,7 @@ def run(parsed: argparse.Namespace) -> None:
             instead="--step N, --find TEXT, --document NAME, --file FILE --offset TOKEN, or --instance I",
         )
     opened = run_data.open_run(parsed.overrides[0], parsed.root, lambda line: print(line, file=sys.stderr))
+    require(parsed.documents >= 1, "must be at least 1", key="--documents", value=parsed.documents)
     if parsed.step is not None:
         found, show = run_data.batch_of(opened, parsed.step, parsed.instance, parsed.documents), _show_batch
     else:
@@ -49,13 +49,8 @@ def _reads(opened: run_data.Run, parsed: argparse.Namespace) -> dict[str, Any]:
         return run_data.reads_of(opened, places) | {"of": f"document {parsed.document}", "is_all": True}
     if parsed.file is not None:
         require(parsed.offset is not None, "needs --offset TOKEN, or --find TEXT", key="--file", value=parsed.file)
-        number = run_data.file_of(opened, parsed.file)
-        n_tokens = opened.data.files[number].n_tokens
-        require(
-            0 <= parsed.offset < n_tokens, f"it has tokens 0 to {n_tokens - 1}", key="--offset", value=parsed.offset
-        )
-        place = Piece(number, parsed.offset, parsed.offset + 1)
-        return run_data.reads_of(opened, [place]) | {"of": f"token {parsed.offset:,} of {parsed.file}", "is_all": True}
+        places = run_data.places_at(opened, parsed.file, parsed.offset)
+        return run_data.reads_of(opened, places) | {"of": f"token {parsed.offset:,} of {parsed.file}", "is_all": True}
     return run_data.reads_of_instance(opened, parsed.instance) | {"of": f"instance {parsed.instance}", "is_all": True}
 
 

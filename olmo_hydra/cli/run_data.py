@@ -178,27 +178,34 @@ def updates_of(run: Run, instances: Sequence[int]) -> dict[int, dict[str, Any]]:
 
 def places_with(run: Run, text: str, file: str | None) -> tuple[list[Piece], bool]:
     """Where a text stands, and whether that is all: the search ends after some places."""
-    files = range(len(run.data.files)) if file is None else [file_of(run, file)]
+    files = range(len(run.data.files)) if file is None else files_of(run, file)
     found = (place for number in files for place in trace.containing(run.data.files, number, text, run.data.tokenizer))
     places = list(islice(found, PLACES + 1))
     return places[:PLACES], len(places) <= PLACES
 
 
-def file_of(run: Run, name: str) -> int:
-    """The number of a token file by its name, or the end of it. Raises RequestError unless it is one."""
+def places_at(run: Run, file: str, offset: int) -> list[Piece]:
+    """A token of a file, as often as the file is listed. Raises RequestError where there is none."""
+    files = files_of(run, file)
+    n_tokens = run.data.files[files[0]].n_tokens
+    require(0 <= offset < n_tokens, f"the file has tokens 0 to {n_tokens - 1}", key="--offset", value=offset)
+    return [Piece(number, offset, offset + 1) for number in files]
+
+
+def files_of(run: Run, name: str) -> list[int]:
+    """The numbers of the token file of a name, or that ends so. Raises RequestError where none does, or several."""
     names = [file.name for file in run.data.files]
-    found = [i for i, one in enumerate(names) if one == name] or [
-        i for i, one in enumerate(names) if one.endswith(name)
-    ]
-    if not found or len({names[i] for i in found}) > 1:
-        several = f"{len(found)} token files end so: {', '.join(names[i] for i in found[:3])}"
+    found = [i for i, one in enumerate(names) if one == name]
+    found = found or [i for i, one in enumerate(names) if one.endswith(name)]
+    different = list(dict.fromkeys(names[i] for i in found))
+    if len(different) != 1:
         raise RequestError(
-            several if found else "the run has no token file of that name",
+            f"{len(different)} token files of the run are called so, or end so",
             key="--file",
             value=name,
-            instead=f"a name such as {names[0]}",
+            instead=f"one of {choices(different or names)}",
         )
-    return found[0]
+    return found
 
 
 def _found(run: Run) -> dict[str, Any]:

@@ -71,12 +71,14 @@ def _epoch(data: Data, found: Epoch) -> dict[str, Any]:
 def _counts(data: Data, found: Epoch, numbers: Sequence[int]) -> dict[str, Any]:
     """Of some parts: their instances in the epoch, reads of the run in it, and passes over the tokens of their files.
 
-    A file that is listed several times is there once, so that passes are the repetition that is intended.
+    A file that is listed several times is there once, so that passes are the repetition that is intended. They are not
+    known of parts with padding.
     """
     parts = [data.source.parts[i] for i in numbers]
     instances = sum(part.size for part in parts)
     files = {(file.path, file.n_tokens) for part in parts for file in (data.files[i] for i in part.files)}
     tokens = sum(n_tokens for _, n_tokens in files)
+    passes = instances * data.batches.cut.seq_len / tokens if tokens else 0.0
     return {
         "instances": instances,
         "once": int(found.once_P[numbers].sum()),
@@ -84,7 +86,7 @@ def _counts(data: Data, found: Epoch, numbers: Sequence[int]) -> dict[str, Any]:
         "repeated": int(found.repeated_P[numbers].sum()),
         "run_reads": int(found.run_reads_P[numbers].sum()),
         "file_tokens": tokens,
-        "passes": instances * data.batches.cut.seq_len / tokens if tokens else 0.0,
+        "passes": None if data.source.padding else passes,
     }
 
 
