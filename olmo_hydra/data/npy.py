@@ -35,7 +35,7 @@ def parse(raw: bytes, where: str) -> Header:
         if offset > len(raw):
             raise ValueError("it is cut off")
         fields = ast.literal_eval(raw[begin:offset].decode("utf-8" if raw[6] == 3 else "latin-1").strip())
-        dtype, shape, is_fortran = np.dtype(fields["descr"]), tuple(fields["shape"]), bool(fields["fortran_order"])
+        dtype, shape = np.dtype(fields["descr"]), tuple(fields["shape"])
         sizes = [int(n) for n in shape]
     except (ValueError, SyntaxError, KeyError, TypeError) as error:
         raise RequestError(
@@ -43,9 +43,8 @@ def parse(raw: bytes, where: str) -> Header:
             where=f"{where}, at byte 6",
             instead="a whole .npy file",
         ) from error
-    if len(sizes) != 1 or sizes[0] < 0 or is_fortran or dtype.hasobject:
-        order = " in Fortran's order" if is_fortran else ""
+    if len(sizes) != 1 or sizes[0] < 0 or dtype.hasobject:
         raise RequestError(
-            f"holds an array of {dtype} with shape {shape}{order}", where=where, instead="a flat array of numbers"
+            f"holds an array of {dtype} with shape {shape}", where=where, instead="a flat array of numbers"
         )
     return Header(dtype, sizes[0], offset)
