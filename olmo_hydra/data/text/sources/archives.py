@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
-from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.text.sources.files import grouped, matching, read_as
 from olmo_hydra.data.text.sources.registry import Origin, Unit
 
@@ -15,7 +14,7 @@ from olmo_hydra.data.text.sources.registry import Origin, Unit
 def package_units(
     package: str, archive: Path, cfg: DomainConfig, origin: Origin, unpack: Callable[[Path, Path], None]
 ) -> list[Unit]:
-    """The files of a package that match the pattern, each named by the package and its path in it.
+    """The files of a package that `matching` finds, each named by the package and its path in it.
 
     Args:
       package: As the config names it, without version.
@@ -25,15 +24,8 @@ def package_units(
       unpack: Unpacks an archive into a new folder.
 
     Raises:
-      RequestError: No file matches, or the folder of archives cannot be written.
+      RequestError: No file matches.
     """
-    if cfg.pattern is None:
-        raise RequestError(
-            f"the source `{cfg.source}` needs a pattern: a package holds more than text",
-            key="pattern",
-            value=None,
-            instead="pattern: '**/*.html'",
-        )
     root = archive.with_name(archive.name + ".unpacked")
     if not root.is_dir():
         with tempfile.TemporaryDirectory(dir=archive.parent, suffix=".partial") as partial:

@@ -106,9 +106,9 @@ def sized(items: Iterable[Item]) -> Iterator[tuple[str, Path, int]]:
 def grouped(pieces: Iterable[Piece], origin: Origin | None = None) -> list[Unit]:
     """Units of consecutive pieces, of up to `UNIT_BYTES` or one piece each."""
     groups: list[list[Piece]] = []
-    n_bytes = UNIT_BYTES
+    n_bytes = 0
     for piece in pieces:
-        if n_bytes + piece.size > UNIT_BYTES:
+        if not groups or n_bytes + piece.size > UNIT_BYTES:
             groups.append([])
             n_bytes = 0
         groups[-1].append(piece)

@@ -43,7 +43,7 @@ def _texts(path: str, text_field: str, start: int, end: int) -> Iterator[Documen
     columns = [column for column in {text_field.split(".")[0], "id"} if column in table.column_names]
     rows = table.select_columns(columns).select(range(start, min(end, len(table))))
     numbered: Iterator[Row] = ((number, dict(row)) for number, row in enumerate(rows, start + 1))
-    return of_records(Path(path.partition(":")[0]).name, path, text_field, numbered)
+    return of_records(Path(path.partition(":")[0]).name, path, text_field, numbered, begins=start == 0)
 
 
 def _table(path: str) -> Any:

@@ -44,7 +44,7 @@ def row_group(
     name: str, path: Path, text_field: str, columns: list[str], index: int, first: int
 ) -> Iterator[Document | LeftOut]:
     """The texts of one row group, whose first row has the number `first`."""
-    return of_records(name, path, text_field, _rows(name, path, columns, index, first))
+    return of_records(name, path, text_field, _rows(name, path, columns, index, first), begins=index == 0)
 
 
 def _rows(name: str, path: Path, columns: list[str], index: int, first: int) -> Iterator[Row]:

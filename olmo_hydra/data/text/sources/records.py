@@ -20,12 +20,14 @@ Row = tuple[int, dict[str, Any] | LeftOut]  # the number of a record in its file
 
 def json_lines_pieces(name: str, path: Path, size: int, text_field: str) -> Iterator[Piece]:
     """A file of JSON lines; a long one that is not compressed in pieces, so that many processes can share it."""
-    if path.suffix in COMPRESSED or size <= UNIT_BYTES:
+    if size == 0:
+        yield Piece(name, size, partial(list, [LeftOut(name, "empty")]))
+    elif path.suffix in COMPRESSED or size <= UNIT_BYTES:
         yield Piece(name, size, partial(json_lines, name, path, text_field))
-        return
-    for first_line, start, end in _cuts(path):
-        label = name if start == 0 else f"{name}:{first_line}"
-        yield Piece(label, end - start, partial(json_lines, name, path, text_field, first_line, start, end))
+    else:
+        for first_line, start, end in _cuts(path):
+            label = name if start == 0 else f"{name}:{first_line}"
+            yield Piece(label, end - start, partial(json_lines, name, path, text_field, first_line, start, end))
 
 
 def json_lines(
@@ -34,12 +36,14 @@ def json_lines(
     """The texts of a file's lines from byte `start`, which is in line `first_line`, to byte `end`.
 
     Raises:
-      RequestError: Not one line gives a text, because of what stands in the first.
+      RequestError: As `of_records`.
     """
-    return of_records(name, path, text_field, _rows(name, path, first_line, start, end))
+    return of_records(name, path, text_field, _rows(name, path, first_line, start, end), begins=start == 0)
 
 
-def of_records(name: str, path: Path | str, text_field: str, rows: Iterable[Row]) -> Iterator[Document | LeftOut]:
+def of_records(
+    name: str, path: Path | str, text_field: str, rows: Iterable[Row], *, begins: bool
+) -> Iterator[Document | LeftOut]:
     """A document a record, named by its `id` if it has one, else by its number.
 
     Args:
@@ -47,9 +51,10 @@ def of_records(name: str, path: Path | str, text_field: str, rows: Iterable[Row]
       path: Where it lies, for an error.
       text_field: Of the text. `a.b` is the field `b` of `a`. The strings of a list are paragraphs.
       rows: The records.
+      begins: Whether these are the first of a file.
 
     Raises:
-      RequestError: There are records, and not one of them has a text there.
+      RequestError: A file begins with records of which not one has a text there.
     """
     problem: tuple[int, str] | None = None
     read = False
@@ -71,7 +76,7 @@ def of_records(name: str, path: Path | str, text_field: str, rows: Iterable[Row]
             has = f"; its fields: {', '.join(map(str, record))}" if isinstance(record, dict) else ""
             problem = number, found.reason + has
         yield found
-    if not read and problem is not None:
+    if begins and not read and problem is not None:
         raise RequestError(
             f"gives no text at all; record {problem[0]}: {problem[1]}",
             key="text_field",
@@ -79,15 +84,14 @@ def of_records(name: str, path: Path | str, text_field: str, rows: Iterable[Row]
             where=f"{path}:{problem[0]}",
             instead="the name of a field with text, and a file of one record a line",
         )
-    if problem is None and not read:
-        yield LeftOut(name, "empty")
 
 
 def _rows(name: str, path: Path, first_line: int, start: int, end: int | None) -> Iterator[Row]:
     number = first_line
     try:
         with opened(path) as stream:
-            stream.seek(start)
+            if start:  # a compressed file has one piece
+                stream.seek(start)
             for number, line in enumerate(stream, first_line):
                 if line.strip():
                     yield number, _parsed(f"{name}:{number}", line)
