@@ -13,11 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from olmo_hydra.config.data import Instances
+from olmo_hydra.config.data import Instances, TokensConfig
+from olmo_hydra.config.tokenizers import Ids
+from olmo_hydra.data import fingerprint
 from olmo_hydra.data.instances import Windows
 from olmo_hydra.data.mixture import Ingredient, Mixture
 from olmo_hydra.data.order import shuffled
 from olmo_hydra.data.repetition import repeats
+from olmo_hydra.data.text.build import Settings
+from olmo_hydra.data.text.prepare import prepare_into
 from tests.components import require_component
 from tests.data.token_files import batches_of, files_of, write
 
@@ -119,6 +123,15 @@ def compare(olmo_core, folder, seed, *, instances=Instances.windows, ours_first=
         global_batch=global_batch,
     )
     assert theirs["instances"] == len(ours.source)
+    cfg = TokensConfig(
+        instances=instances,
+        seq_len=seq_len,
+        max_target_seq_len=chunk * seq_len if chunk > 1 else None,
+        pack_files=pack_files,
+    )
+    of_tokenizer = Ids(VOCAB[dtype], eos=end, pad=pad)
+    if instances is not Instances.padded:
+        assert theirs["fingerprint"] == fingerprint.of_olmo_core(cfg, of_tokenizer, ours.files)
     assert Path(theirs["order"]).name == sampler.order.file(epochs[-1]).name
     assert all(path.stat().st_mtime_ns == time for path, time in written.items())  # it took ours
     n_batches = 0
@@ -201,3 +214,23 @@ def test_it_reads_the_orders_of_long_epochs(olmo_core, tmp_path):
     ours = batches_of(**of_both, global_batch=10_000, folder=tmp_path)
     (batch,) = theirs["batches"]["3 0"]
     assert ours.batch(2).instances_B.tolist() == batch["index"]
+
+
+def test_it_reads_a_prepared_corpus(olmo_core, cfg, tmp_path):
+    corpus = prepare_into(cfg, tmp_path / "corpus", Settings(workers=1, shard_tokens=100_000), lambda line: None)
+    end = corpus.tokenizer.eos
+    files = [file for file in corpus.manifest["files"] if file["split"] == "train"]
+    assert len(files) > len(corpus.domains)  # shards
+    for file in files:
+        found = olmo_core("documents", path=corpus.folder / file["path"], dtype="uint16", end=end)
+        bounds = [[entry.start, entry.end] for entry in corpus.entries(file)]
+        assert found == {"companion": bounds, "tokens": bounds}
+    paths = [corpus.folder / file["path"] for file in files]
+    of_both = {"paths": paths, "seq_len": 64, "dtype": "uint16", "seed": 5, "end": end, "pad": 300, "vocab_size": 301}
+    ours = batches_of(**of_both, global_batch=8, folder=tmp_path)
+    theirs = olmo_core(
+        "run", **of_both, instances="windows", max_target_seq_len=None, masks=None, repetition_filter=False,
+        folder=tmp_path, processes=1, epochs=[1], global_batch=8,
+    )  # fmt: skip
+    for n, batch in enumerate(theirs["batches"]["1 0"]):
+        assert ours.batch(n).tokens_BT.tolist() == batch["input_ids"]
