@@ -77,9 +77,10 @@ def test_causes(tmp_path, kind, share, words):
     width=st.integers(1, 6),
     epoch=st.integers(1, 3),
     is_broken=st.booleans(),
+    pieces=st.integers(1, 4),
     data=st.data(),
 )
-def test_counts_are_those_of_a_set(tmp_path_factory, sizes, chunk, processes, width, epoch, is_broken, data):
+def test_counts_are_those_of_a_set(tmp_path_factory, sizes, chunk, processes, width, epoch, is_broken, pieces, data):
     sizes = [size // chunk * chunk for size in sizes]
     n, batch = sum(sizes), processes * width
     if n < batch:
@@ -96,7 +97,9 @@ def test_counts_are_those_of_a_set(tmp_path_factory, sizes, chunk, processes, wi
             taken = sampler.take(number, 1, process, processes)[0].tolist()
             read.update(taken)
             of_run.update(taken if number < steps else [])
-    found = simulate(sampler, parts, epoch, steps=steps, processes=processes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consumption, "PIECES", pieces)
+        found = simulate(sampler, parts, epoch, steps=steps, processes=processes)
     for p, part in enumerate(parts):
         times = [read[i] for i in range(part.first, part.first + part.size)]
         expected = sum(t == 1 for t in times), sum(t == 0 for t in times), sum(t > 1 for t in times)
@@ -113,8 +116,8 @@ def test_counts_stop_where_they_end(tmp_path):
         def take(self, first, count, process=0, processes=1):
             return np.zeros((count, self.global_batch // processes), np.uint32)
 
-    found = simulate(Stuck(1000, 10, seed=0, folder=tmp_path), one_part(1000), 1, steps=1)
-    assert (found.distinct, int(found.repeated_P[0]), int(found.never_P[0]), found.reads) == (1, 1, 999, 1000)
+    found = simulate(Stuck(1024, 16, seed=0, folder=tmp_path), one_part(1024), 1, steps=1)  # a multiple of 256
+    assert (found.distinct, int(found.repeated_P[0]), int(found.never_P[0]), found.reads) == (1, 1, 1023, 1024)
 
 
 def test_an_epoch_in_pieces_is_the_same(tmp_path, monkeypatch):

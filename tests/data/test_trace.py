@@ -56,11 +56,11 @@ def test_a_damaged_index(tmp_path):
         trace.names_of(files[0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_every_place_of_a_text_is_found(tmp_path_factory, data):
-    documents = data.draw(st.lists(st.text("abü\n", max_size=30), min_size=1, max_size=6))
-    text = data.draw(st.text("abü\n", min_size=1, max_size=4))
+    documents = data.draw(st.lists(st.text("aü", max_size=12), min_size=1, max_size=6))
+    text = data.draw(st.text("aü", min_size=1, max_size=3))
     searched = data.draw(st.integers(1, 20))
     files = files_of([write(tmp_path_factory.mktemp("tokens") / "0.npy", tokens_of(*documents))])
     expected, first = [], 0
@@ -83,7 +83,8 @@ def test_what_holds_a_place(tmp_path, instances):
     places = []
     for file in batches.files:
         for _ in range(20):
-            start, stop = sorted(rng.choice(file.n_tokens + 1, 2, replace=False).tolist())
+            start = int(rng.integers(0, file.n_tokens))
+            stop = min(start + int(rng.integers(1, 20)), file.n_tokens)
             places.append(Piece(batches.files.index(file), start, stop))
     expected = [
         [
