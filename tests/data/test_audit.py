@@ -111,6 +111,17 @@ def test_counts_are_those_of_a_set(tmp_path_factory, sizes, chunk, processes, wi
         assert findings(sampler, found, processes) == [] and found.distinct == found.reads
 
 
+def test_processes_that_share_a_batch_in_another_way(tmp_path):
+    class Uneven(Sampler):
+        def take(self, first, count, process=0, processes=1):
+            batch = super().take(first, count)
+            return batch if processes == 1 else batch[:, :1] if process == 0 else batch[:, 1:]
+
+    sampler = Uneven(100, 10, seed=0, folder=tmp_path)
+    found = simulate(sampler, one_part(100), 1, steps=1, processes=2)
+    assert findings(sampler, found, 2) == [] and found.widths_N == (1, 9)
+
+
 def test_counts_stop_where_they_end(tmp_path):
     class Stuck(Sampler):
         def take(self, first, count, process=0, processes=1):
