@@ -49,8 +49,8 @@ def apt(monkeypatch):
         program, *arguments = command
         option = {key: value for key, _, value in (part.partition("=") for part in arguments)}
         if program == "dpkg-deb":
-            if arguments[0] == "-f":
-                return subprocess.CompletedProcess(command, 0, "1:2.0-1\n", "")
+            if not Path(arguments[1]).stat().st_size:
+                return subprocess.CompletedProcess(command, 2, "", "dpkg-deb: error: no archive\n")
             docs = Path(arguments[2]) / "usr/share/doc"
             docs.mkdir(parents=True)
             (docs / "a.txt").write_text(f"text of {Path(arguments[1]).name}")
@@ -90,6 +90,10 @@ def test_what_cannot_be_fetched_says_how(cache, apt, monkeypatch):
         units("mine", DomainConfig(source="deb", packages=["absent"]))
     assert caught.value.key == "data.domains.mine.packages" and "Unable to locate" in caught.value.problem
     assert "apt-get download absent" in caught.value.instead
+    (cache / "debian" / "damaged_1_all.deb").write_bytes(b"")
+    with pytest.raises(RequestError) as caught:
+        units("mine", DomainConfig(source="deb", packages=["damaged"]))
+    assert "cannot be unpacked (no archive)" in str(caught.value) and caught.value.key == "data.domains.mine"
 
     def no_program(command, **_):
         raise FileNotFoundError(command[0])

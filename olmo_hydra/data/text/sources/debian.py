@@ -39,11 +39,9 @@ def deb(cfg: DomainConfig) -> list[Unit]:
     units: list[Unit] = []
     for package in packages:
         archive = _archive(folder, package)
-        if archive is None:
-            raise _failed("apt-get has not delivered it", package, folder)
-        version = _run(["dpkg-deb", "-f", str(archive), "Version"], package, folder).strip()
-        origin = Origin("deb", _name(package), version, sha256(archive))
-        units += package_units(_name(package), archive, cfg, origin, partial(_unpack, package))
+        assert archive is not None, "apt-get download has not left what it said it did"
+        origin = Origin("deb", _name(package), _version(archive), sha256(archive))
+        units += package_units(_name(package), archive, cfg, origin, _unpack)
     return units
 
 
@@ -73,10 +71,16 @@ def descriptions(index: str) -> list[dict[str, str]]:
 
 
 def _write_descriptions(folder: Path, records: Path) -> None:
-    _update(folder, INDEX)
+    warnings = _update(folder)
     found = list((folder / "lists").glob(f"*_{INDEX}"))
     if not found:
-        raise _failed("apt knows no archive with descriptions", INDEX, folder)
+        raise RequestError(
+            f"apt knows no archive with descriptions{warnings}",
+            key="source",
+            value="apt_descriptions",
+            where=str(folder),
+            instead="the same on a Debian machine with a network",
+        )
     # The release's own is by far the largest; those of its updates repeat parts of it, and change every week.
     index = max(found, key=lambda path: path.stat().st_size)
     lines = (json.dumps(record) + "\n" for record in descriptions(index.read_text("utf-8")))
@@ -90,6 +94,11 @@ def _archive(folder: Path, package: str) -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
+def _version(archive: Path) -> str:
+    """Of `NAME_VERSION_ARCHITECTURE.deb`, where apt writes the colon of an epoch as `%3a`."""
+    return archive.name.split("_")[1].replace("%3a", ":")
+
+
 def _name(package: str) -> str:
     return package.partition("=")[0]
 
@@ -97,17 +106,28 @@ def _name(package: str) -> str:
 def _download(folder: Path, packages: Sequence[str]) -> None:
     what = " ".join(packages)
     say(f"downloading {what} once")
-    _update(folder, what)
+    warnings = _update(folder)
     with tempfile.TemporaryDirectory(dir=folder, suffix=".partial") as partial_folder:
-        _run(["apt-get", *_options(folder), "-q", "download", *packages], what, folder, Path(partial_folder))
+        command = ["apt-get", *_options(folder), "-q", "download", *packages]
+        done = _run(command, folder, Path(partial_folder))
+        if done.returncode:
+            raise RequestError(
+                f"cannot be fetched{_said(done, 'E:')}{warnings}",
+                key="packages",
+                value=what,
+                where=str(folder),
+                instead=f"where there is a network: apt-get update && apt-get download {what}; "
+                f"the .deb files belong in {folder}",
+            )
         for archive in Path(partial_folder).glob("*.deb"):
             archive.replace(folder / archive.name)
 
 
-def _update(folder: Path, what: str) -> None:
+def _update(folder: Path) -> str:
+    """Fetches the lists of what there is; gives what apt warns of: without a network it is content with nothing."""
     for sub in ("lists/partial", "archives/partial"):
         (folder / sub).mkdir(parents=True, exist_ok=True)
-    _run(["apt-get", *_options(folder), "-q", "update"], what, folder)
+    return _said(_run(["apt-get", *_options(folder), "-q", "update"], folder), "W:")
 
 
 def _options(folder: Path) -> list[str]:
@@ -122,27 +142,29 @@ def _options(folder: Path) -> list[str]:
     return [part for key, value in settings.items() for part in ("-o", f"{key}={value}")]
 
 
-def _unpack(package: str, archive: Path, folder: Path) -> None:
-    _run(["dpkg-deb", "-x", str(archive), str(folder)], package, archive.parent)
-
-
-def _run(command: list[str], what: str, folder: Path, at: Path | None = None) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=at)
-    except FileNotFoundError as error:
-        raise _failed(f"this machine has no {command[0]}", what, folder) from error
+def _unpack(archive: Path, folder: Path) -> None:
+    done = _run(["dpkg-deb", "-x", str(archive), str(folder)], archive.parent)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-1:]
-        raise _failed(f"{' '.join(said) or done.returncode}", what, folder)
-    return done.stdout
+        raise RequestError(
+            f"cannot be unpacked{_said(done, 'dpkg-deb: error:')}",
+            where=str(archive),
+            instead=f"rm {archive}, and the same command again fetches it anew",
+        )
 
 
-def _failed(problem: str, what: str, folder: Path) -> RequestError:
-    return RequestError(
-        f"cannot be fetched ({problem})",
-        key="packages",
-        value=what,
-        where=str(folder),
-        instead=f"on a Debian machine with a network: apt-get update && apt-get download {what}; "
-        f"the .deb files belong in {folder}",
-    )
+def _run(command: list[str], folder: Path, at: Path | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, cwd=at)
+    except FileNotFoundError as error:
+        raise RequestError(
+            f"this machine has no {command[0]}",
+            key="source",
+            value="deb",
+            where=str(folder),
+            instead="a Debian machine, or its folder of packages copied to this place",
+        ) from error
+
+
+def _said(done: subprocess.CompletedProcess[str], mark: str) -> str:
+    lines = [line.removeprefix(mark).strip() for line in done.stderr.splitlines() if line.startswith(mark)]
+    return f" ({lines[0]})" if lines else ""

@@ -7,7 +7,7 @@ missing silently.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from olmo_hydra.config.data import DomainConfig
@@ -79,6 +79,7 @@ class Unit:
     origin: Origin | None = None
 
 
+FIELDS = {field.name for field in fields(DomainConfig)}
 Source = Callable[[DomainConfig], list[Unit]]
 SOURCES: dict[str, Source] = {}
 
@@ -129,5 +130,6 @@ def _full_key(domain: str) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        error.key = f"data.domains.{domain}.{error.key}"
+        if error.key is None or error.key in FIELDS:
+            error.key = ".".join(["data.domains", domain, *([error.key] if error.key else [])])
         raise
