@@ -8,6 +8,8 @@ from itertools import accumulate
 from math import ceil, floor
 from pathlib import Path
 
+import numpy as np
+
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.instances import Part, Source, Span
 from olmo_hydra.data.order import BLOCK, Order
@@ -64,7 +66,7 @@ class Mixture:
         chunk: int = 1,
         tokens: int | None = None,
     ):
-        self._ingredients = list(ingredients)
+        self.ingredients = list(ingredients)
         available = [len(one.source) // chunk for one in ingredients]
         sizes = sample_sizes(ingredients, available, chunk * seq_len, tokens)
         self.sizes = [size * chunk for size in sizes]  # instances of each ingredient
@@ -83,13 +85,21 @@ class Mixture:
 
     def spans(self, i: int) -> list[Span]:
         number = bisect_right(self._starts, i) - 1
-        one, order = self._ingredients[number], self._orders[number]
+        one, order = self.ingredients[number], self._orders[number]
         (sampled,) = order.read(UNSHUFFLED, (i - self._starts[number]) % order.length, 1).tolist()
         return [Span(one.first_file + span.file, span.start, span.length) for span in one.source.spans(sampled)]
 
+    def copies(self, ingredient: int, instances: Sequence[int]) -> list[int]:
+        """The numbers here of instances of an ingredient, given by number: as many of each as the mixture holds."""
+        order, size, first = self._orders[ingredient], self.sizes[ingredient], self._starts[ingredient]
+        once = min(size, order.length)
+        blocks = ((start, order.read(UNSHUFFLED, start, min(BLOCK, once - start))) for start in range(0, once, BLOCK))
+        found = [start + at for start, block in blocks for at in np.flatnonzero(np.isin(block, instances)).tolist()]
+        return sorted(first + at + before for at in found for before in range(0, size - at, order.length))
+
     def _text(self, number: int, seq_len: int) -> tuple[int, int]:
         """Tokens that an ingredient's instances hold here, repeats included, and tokens of those that are not in."""
-        source, order, size = self._ingredients[number].source, self._orders[number], self.sizes[number]
+        source, order, size = self.ingredients[number].source, self._orders[number], self.sizes[number]
         order.make(UNSHUFFLED)
         if source.padding == 0:
             return size * seq_len, max(len(source) - size, 0) * seq_len

@@ -14,6 +14,7 @@ import numpy as np
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files import TokenFile
 from olmo_hydra.data.instances import Source, Windows
+from olmo_hydra.data.mixture import Mixture
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.data.tokenizer import Tokenizer
 
@@ -151,6 +152,8 @@ def _place(tokens: np.ndarray, at: int, text: str, tokenizer: Tokenizer) -> tupl
 
 def holding(source: Source, places: Sequence[Piece]) -> list[list[int]]:
     """For each place, the instances that hold any of its tokens, in order."""
+    if isinstance(source, Mixture):
+        return [_mixed_with(source, place) for place in places]
     if isinstance(source, Windows):
         return [_windows_with(source, place) for place in places]
     found: list[set[int]] = [set() for _ in places]
@@ -166,16 +169,26 @@ def holding(source: Source, places: Sequence[Piece]) -> list[list[int]]:
     return [sorted(instances) for instances in found]
 
 
-def _windows_with(source: Windows, place: Piece) -> list[int]:
-    (part,) = (part for part in source.parts if part.files == (place.file,))
-    windows = range(part.first, part.first + part.size)
+def _mixed_with(source: Mixture, place: Piece) -> list[int]:
+    found = []
+    for number, one in enumerate(source.ingredients):
+        (held,) = holding(one.source, [place._replace(file=place.file - one.first_file)])
+        found += source.copies(number, held) if held else []
+    return found
 
+
+def _windows_with(source: Windows, place: Piece) -> list[int]:
     def start(instance: int) -> int:
         return source.spans(instance)[0].start
 
-    first = max(bisect_right(windows, place.start, key=start) - 1, 0)
-    touched = windows[first : bisect_left(windows, place.stop, key=start)]
-    return [i for i in touched if start(i) + source.spans(i)[0].length > place.start]
+    found = []
+    for part in source.parts:
+        if part.files == (place.file,) and part.size:
+            windows = range(part.first, part.first + part.size)
+            first = max(bisect_right(windows, place.start, key=start) - 1, 0)
+            touched = windows[first : bisect_left(windows, place.stop, key=start)]
+            found += [i for i in touched if start(i) + source.spans(i)[0].length > place.start]
+    return found
 
 
 def batches_with(sampler: Sampler, instances: Sequence[int], epoch: int) -> dict[int, list[int]]:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data import trace
+from olmo_hydra.data.instances import Packed, Windows
+from olmo_hydra.data.mixture import Ingredient, Mixture
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.data.tokenizer import ByteTokenizer
 from olmo_hydra.data.trace import Piece
@@ -74,31 +75,46 @@ def test_every_place_of_a_text_is_found(tmp_path_factory, data):
         assert list(trace.containing(files, 0, text, BYTES)) == expected
 
 
-@pytest.mark.parametrize("instances", list(Instances)[:2])
-def test_what_holds_a_place(tmp_path, instances):
+def windows(files, folder):
+    return Windows(files, 8)
+
+
+def packed(files, folder):
+    return Packed(files, 8, 2, END, folder)
+
+
+def mixture(files, folder):
+    """With about half of the first file, and the others several times."""
+    web, code = Ingredient("web", Windows(files[:1], 8), 0, 0.3), Ingredient("code", Windows(files[1:], 8), 1, 0.7, 2.6)
+    return Mixture([web, code], seq_len=8, seed=3, folder=folder)
+
+
+@pytest.mark.parametrize("source_of", [windows, packed, mixture])
+def test_what_holds_a_place(tmp_path, source_of):
     rng = np.random.default_rng(0)
     sizes = ((0, 100, 7, 40), (60, 1, 30), (5,))
-    paths = [write(tmp_path / f"{i}.npy", tokens_of(*("x" * size for size in file))) for i, file in enumerate(sizes)]
-    batches = batches_of(paths, seq_len=8, global_batch=2, seed=0, instances=instances, pack_files=2, folder=tmp_path)
+    files = files_of(
+        [write(tmp_path / f"{i}.npy", tokens_of(*("x" * size for size in file))) for i, file in enumerate(sizes)]
+    )
+    source = source_of(files, tmp_path)
     places = []
-    for file in batches.files:
+    for number, file in enumerate(files):
         for _ in range(20):
             start = int(rng.integers(0, file.n_tokens))
-            stop = min(start + int(rng.integers(1, 20)), file.n_tokens)
-            places.append(Piece(batches.files.index(file), start, stop))
+            places.append(Piece(number, start, min(start + int(rng.integers(1, 20)), file.n_tokens)))
     expected = [
         [
             i
-            for i in range(len(batches.source))
+            for i in range(len(source))
             if any(
                 span.file == place.file and place.start <= token < place.stop
-                for span in batches.source.spans(i)
+                for span in source.spans(i)
                 for token in range(span.start, span.start + span.length)
             )
         ]
         for place in places
     ]
-    assert trace.holding(batches.source, places) == expected and any(expected)
+    assert trace.holding(source, places) == expected and any(expected)
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
