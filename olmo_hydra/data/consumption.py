@@ -4,7 +4,10 @@ Shapes: n instances of a batch, B of them; P parts of the corpus; K pieces of an
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,19 +71,13 @@ def simulate(
     batches = sampler.batches_per_epoch
     first = (epoch - 1) * batches
     end = min(max(steps - first, 0), batches)  # where the run ends, as a row of this epoch
-    sizes, repeats, differing = [], [], []
-    widths_N: tuple[int, ...] = (0,) * processes
-    reads = 0
+    repeats, differing, reads = [], [], 0
     run_reads_P = np.zeros(len(parts), np.int64)
-    for row, count in _pieces(batches, sampler.global_batch, end):
-        read_N = [sampler.take(first + row, count, process, processes) for process in range(processes)]
-        repeats.append([_mark(counts, read) for read in read_N])
-        sizes.append(count)
-        reads += sum(read.size for read in read_N)
-        widths_N = tuple(read.shape[1] for read in read_N)
-        if processes > 1:
-            whole = sampler.take(first + row, count)
-            differing += [first + row + i for i in _differing(read_N, whole)]
+    pieces = list(_pieces(batches, sampler.global_batch, end))
+    for piece, (row, count) in zip(_ahead(partial(_read, sampler, first, processes), pieces), pieces, strict=True):
+        repeats.append([_mark(counts, read) for read in piece.sorted_N])
+        reads += sum(map(len, piece.sorted_N))
+        differing += piece.differing
         if row + count == end:
             run_reads_P = _by_part(counts, parts)[2]
         progress((row + count) / batches)
@@ -93,11 +90,11 @@ def simulate(
         repeated_P,
         run_reads_P,
         reads,
-        np.array(sizes, np.int64),
+        np.array([count for _, count in pieces], np.int64),
         np.array(repeats, np.int64),
         len(differing),
         differing[0] if differing else None,
-        widths_N,
+        piece.widths_N,
     )
 
 
@@ -113,19 +110,31 @@ def _pieces(batches: int, global_batch: int, end: int) -> Iterator[tuple[int, in
         row = stop
 
 
-def _mark(counts: np.ndarray, read: np.ndarray) -> int:
-    """Counts instances as read; gives how many of these reads were of one that had been read before."""
-    read = np.sort(read, axis=None)
-    is_first = np.ones(len(read), bool)
-    np.not_equal(read[1:], read[:-1], out=is_first[1:])
-    if is_first.all():
-        instances, times = read, np.uint16(1)
-    else:
-        firsts = np.flatnonzero(is_first)
-        instances, times = read[firsts], np.minimum(np.diff(firsts, append=len(read)), MANY).astype(np.uint16)
-    before = counts[instances]
-    counts[instances] = np.minimum(before + times, MANY).astype(np.uint8)
-    return len(read) - int(np.count_nonzero(before == 0))
+class _Piece(NamedTuple):
+    """What the processes read of some batches: each one's instances, sorted, and how many of a batch; batches that are
+    not what a single process would read.
+    """
+
+    sorted_N: list[np.ndarray]
+    widths_N: tuple[int, ...]
+    differing: list[int]
+
+
+def _read(sampler: Sampler, first: int, processes: int, row: int, count: int) -> _Piece:
+    read_N = [sampler.take(first + row, count, process, processes) for process in range(processes)]
+    whole = read_N[0] if processes == 1 else sampler.take(first + row, count)
+    differing = [first + row + i for i in _differing(read_N, whole)]
+    return _Piece([np.sort(read, axis=None) for read in read_N], tuple(read.shape[1] for read in read_N), differing)
+
+
+def _ahead(read: Callable[[int, int], _Piece], pieces: Sequence[tuple[int, int]]) -> Iterator[_Piece]:
+    """The pieces in order; a thread reads and sorts the next one meanwhile."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = [thread.submit(read, *pieces[0])]
+        for piece in pieces[1:]:
+            waiting.append(thread.submit(read, *piece))
+            yield waiting.pop(0).result()
+        yield waiting.pop().result()
 
 
 def _differing(read_N: Sequence[np.ndarray], whole: np.ndarray) -> list[int]:
@@ -136,6 +145,20 @@ def _differing(read_N: Sequence[np.ndarray], whole: np.ndarray) -> list[int]:
     if len(set(map(np.shape, read_N))) == 1 and np.array_equal(np.stack(read_N, axis=2).reshape(whole.shape), whole):
         return []  # every N-th, in order: much faster than sorting
     return np.flatnonzero((np.sort(together, axis=1) != np.sort(whole, axis=1)).any(axis=1)).tolist()
+
+
+def _mark(counts: np.ndarray, read: np.ndarray) -> int:
+    """Counts instances, sorted, as read; gives how many of these reads were of one that had been read before."""
+    is_first = np.ones(len(read), bool)
+    np.not_equal(read[1:], read[:-1], out=is_first[1:])
+    if is_first.all():
+        instances, times = read, np.ones(1, np.uint16)
+    else:
+        firsts = np.flatnonzero(is_first)
+        instances, times = read[firsts], np.minimum(np.diff(firsts, append=len(read)), MANY).astype(np.uint16)
+    before = counts[instances]
+    counts[instances] = np.minimum(before + times, MANY).astype(np.uint8)
+    return len(read) - int(np.count_nonzero(before == 0))
 
 
 def _by_part(counts: np.ndarray, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
