@@ -70,18 +70,23 @@ def test_a_finished_run_says_so_at_once(root: Path, unbroken: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in unbroken.rglob("*")} == before
 
 
-def leaves(directory: Path) -> dict[str, np.ndarray]:
+def leaves(directory: Path) -> tuple[dict[str, np.ndarray], dict]:
+    """All arrays of the last checkpoint, and what it says of the data."""
     manager = ocp.CheckpointManager(directory / "checkpoints", options=ocp.CheckpointManagerOptions(read_only=True))
+    arrays = ocp.args.StandardRestore()
     with manager:
-        state = manager.restore(STEPS, args=ocp.args.Composite(state=ocp.args.StandardRestore())).state
-    return {name: np.asarray(leaf) for name, leaf in state.items()}
+        saved = manager.restore(
+            STEPS, args=ocp.args.Composite(state=arrays, ledger=arrays, data=ocp.args.JsonRestore())
+        )
+    return {name: np.asarray(leaf) for name, leaf in (saved.state | saved.ledger).items()}, saved.data
 
 
 def assert_identical(directory: Path, unbroken: Path) -> None:
     for name in ("metrics.jsonl", "evals.jsonl"):
         assert (directory / name).read_bytes() == (unbroken / name).read_bytes(), name
-    left, right = leaves(directory), leaves(unbroken)
-    assert left.keys() == right.keys() and any(name.startswith("opt_state") for name in left)
+    (left, read), (right, wanted) = leaves(directory), leaves(unbroken)
+    assert read == wanted and read["position"]["batches"] == STEPS and read["ledger"]["repeated"] == 0
+    assert left.keys() == right.keys() >= {"words"} and any(name.startswith("opt_state") for name in left)
     for name, leaf in left.items():
         assert leaf.dtype == right[name].dtype and leaf.tobytes() == right[name].tobytes(), name
 
@@ -112,11 +117,12 @@ def test_stop_at_pauses_without_touching_the_schedule(root: Path, unbroken: Path
     directory = find(root, "pause")
     assert paused.returncode == 0 and directory is not None and events(directory)[-1]["event"] == "paused"
     assert len(rows(directory, "metrics")) == 30
-    assert train(root, *options, "checkpoint.every=60").returncode == 0
+    assert train(root, *options, "checkpoint.every=60", "hardware.loader_threads=0").returncode == 0
     assert_identical(directory, unbroken)
     resumed = next(event for event in events(directory) if event["event"] == "resumed")
     assert resumed["changed"] == {
         "checkpoint.every": {"was": 25, "is": 60},
+        "hardware.loader_threads": {"was": 2, "is": 0},
         "run.stop_at": {"was": 30, "is": None},
     }
 
