@@ -2,7 +2,6 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
