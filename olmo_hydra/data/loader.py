@@ -1,16 +1,17 @@
 """From token files to the batches of a run. Shapes: B instances of a batch, T tokens of an instance, L labels."""
 
+import multiprocessing
+import os
+import signal
 import sys
+import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import grain
 import numpy as np
 from absl import flags
 
-from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files import TokenFile, tokens_of
 from olmo_hydra.data.instances import Source
 from olmo_hydra.data.repetition import repeats
@@ -133,27 +134,34 @@ class Batches:
         """
         ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=AHEAD)
         numbers = grain.MapDataset.range(start, sys.maxsize)
-        dataset = numbers.map(partial(self._fields, process, processes)).to_iter_dataset(ahead)
+        fields_of = numbers.map(lambda n: vars(self.batch(n, process, processes)))
+        dataset = fields_of.to_iter_dataset(ahead)
         if workers:
             flags.FLAGS.mark_as_parsed()  # grain's own; they are parsed only where absl starts the program
-            dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+            dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers), _end_with_the_run)
         read = iter(dataset)
         try:
             for fields in read:
-                if isinstance(fields, RequestError):
-                    raise fields
                 if workers:  # which hand arrays over in memory that goes away with them; JAX may go on using it
                     fields = {k: np.array(v) if isinstance(v, np.ndarray) else v for k, v in fields.items()}
                 yield Batch(**fields)
         finally:
             read.close()
 
-    def _fields(self, process: int, processes: int, n: int) -> dict[str, Any] | RequestError:
-        """A batch as grain hands it on, or why there is none: grain would wrap an exception in its own."""
-        try:
-            return vars(self.batch(n, process, processes))
-        except RequestError as error:
-            return error
+
+def _end_with_the_run(worker: int, workers: int) -> None:
+    # Ctrl-C and a scheduler reach the workers too. A run that stops after the update at hand still needs them.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_exit_after_the_run, daemon=True).start()
+
+
+def _exit_after_the_run() -> None:
+    # A run that is killed closes nothing, and grain's workers would wait for it for ever.
+    run = multiprocessing.parent_process()
+    assert run is not None
+    run.join()
+    os._exit(1)
 
 
 def document_numbers(text_S: np.ndarray, end: int, seq_len: int) -> np.ndarray:

@@ -13,7 +13,7 @@ def repeats(
     Same verdict as `find_periodic_sequences` of allenai/OLMo-core 3.0.0 (data/utils.py), which folds an instance into
     rows of p tokens and compares each with the one before. What it counts is this: the tokens that equal the one p
     places earlier come in runs, and a run of L tokens is its period L // p + 1 times. Fewer than three times are never
-    counted, and no period above a third of the instance is tried.
+    counted, so that no period is longer than a third of an instance.
 
     To find a run of (max_count - 1) * p tokens one need not compare all: it covers at least four in a row of the places
     that lie a quarter of it apart. Only an instance with four such hits is looked at whole.
@@ -29,7 +29,7 @@ def repeats(
       bool of shape (B,).
     """
     found_B = np.zeros(len(tokens_BT), bool)
-    for period in range(min_period, min(max_period, tokens_BT.shape[1] // 3) + 1):
+    for period in range(min_period, max_period + 1):
         run = (max(max_count, 3) - 1) * period
         stride = max(1, run // 4)
         hits_BK = tokens_BT[:, period::stride] == tokens_BT[:, :-period:stride]
@@ -40,7 +40,7 @@ def repeats(
         starts_BK = hits_BK[:, :n_starts].copy()
         for k in range(1, in_a_row):
             starts_BK &= hits_BK[:, k : k + n_starts]
-        for b in np.flatnonzero(starts_BK.any(axis=1) & ~found_B & (lengths_B >= 3 * period)).tolist():
+        for b in np.flatnonzero(starts_BK.any(axis=1) & ~found_B).tolist():
             text = tokens_BT[b, : lengths_B[b]]
             found_B[b] = _has_run(text[period:] == text[:-period], run)
     return found_B

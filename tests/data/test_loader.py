@@ -2,9 +2,11 @@ import hashlib
 import itertools
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -184,24 +186,57 @@ def test_an_error_of_a_reader_is_the_runs(two_files, workers):
     with closing(batches.iterate(0, workers=workers)) as stream, pytest.raises(RequestError) as caught:
         list(itertools.islice(stream, 9))
     assert "is past the 301 ids of data.tokenizer" in str(caught.value) and ".bin, at token " in caught.value.where
-    assert caught.value.__cause__ is None and caught.value.__context__ is None
 
 
-def test_workers_leave_nothing_behind(two_files, tmp_path):
-    """As `train.py` does it: a thin main module, closed at the end or by an error; nothing is said at the exit."""
+def test_workers_end_with_a_run_that_is_killed(two_files, tmp_path):
     script = tmp_path / "main.py"
     script.write_text(
         """
-import sys
-from contextlib import closing
+import multiprocessing, os, signal, sys
 
 def main():
     from pathlib import Path
     from tests.data.token_files import batches_of
 
     batches = batches_of([Path(path) for path in sys.argv[1:]], seq_len=64, global_batch=4, seed=0, vocab_size=2000)
+    next(stream := batches.iterate(0, workers=2))
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    main()
+"""
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    # Not until its output ends: the workers hold it too.
+    run = subprocess.Popen([sys.executable, script, *two_files], stdout=subprocess.PIPE, text=True, env=environment)
+    workers = [Path(f"/proc/{worker}/cmdline") for worker in run.stdout.readline().split()]
+    assert run.wait(60) == -signal.SIGKILL and len(workers) == 2
+    deadline = time.monotonic() + 30
+    while any(worker.exists() and worker.read_bytes() for worker in workers):  # none of a process that nobody reaps
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_workers_leave_nothing_behind(two_files, tmp_path):
+    """As `train.py` does it: a thin main module, closed at the end; nothing is said at the exit."""
+    script = tmp_path / "main.py"
+    script.write_text(
+        """
+import os, signal, sys
+from contextlib import closing
+
+def main():
+    from pathlib import Path
+    from tests.data.token_files import batches_of
+
+    signal.signal(signal.SIGINT, lambda number, frame: None)  # as a run that stops after the update at hand
+
+    batches = batches_of([Path(path) for path in sys.argv[1:]], seq_len=64, global_batch=4, seed=0, vocab_size=2000)
     with closing(batches.iterate(0, workers=2)) as stream:
         print([next(stream).n for _ in range(3)])
+        os.killpg(os.getpgid(0), signal.SIGINT)
+        print([next(stream).n for _ in range(20)][-1])
 
 if __name__ == "__main__":
     main()
@@ -212,6 +247,7 @@ if __name__ == "__main__":
         capture_output=True,
         text=True,
         timeout=120,
+        start_new_session=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2]\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2]\n22\n", "")
