@@ -10,25 +10,28 @@ from olmo_hydra.cli import prepare, run_data
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data import trace
 
+QUESTIONS = ({"step"}, {"step", "instance"}, {"instance"}, {"find"}, {"find", "file"}, {"document"}, {"file", "offset"})
 SHOWN = 16  # instances, or places, in text; JSON has all
 
 
 def run(parsed: argparse.Namespace) -> None:
     """Looks at what a run reads, or at the prepared text of a config."""
-    asked = [name for name in ("step", "find", "document", "file", "instance") if getattr(parsed, name) is not None]
+    names = ("step", "instance", "find", "document", "file", "offset")
+    asked = {name for name in names if getattr(parsed, name) is not None}
     if len(parsed.overrides) != 1 or "=" in parsed.overrides[0]:
         if asked:
-            raise RequestError("is about a run", key=f"--{asked[0]}", instead="olmo-hydra data inspect RUN --step N")
+            raise RequestError("is about a run", key=f"--{min(asked)}", instead="olmo-hydra data inspect RUN --step N")
         prepare.of_config(parsed.overrides, parsed.json, check=True)
         return
-    if not asked:
+    if asked not in QUESTIONS:
         raise RequestError(
-            "what of this run?",
+            f"no question that can be answered: {', '.join(f'--{name}' for name in names if name in asked) or 'none'}",
             key=parsed.overrides[0],
-            instead="--step N, --find TEXT, --document NAME, --file FILE --offset TOKEN, or --instance I",
+            instead="--step N [--instance I], --instance I, --find TEXT [--file FILE], --document NAME, or "
+            "--file FILE --offset TOKEN",
         )
-    opened = run_data.open_run(parsed.overrides[0], parsed.root, lambda line: print(line, file=sys.stderr))
     require(parsed.documents >= 1, "must be at least 1", key="--documents", value=parsed.documents)
+    opened = run_data.open_run(parsed.overrides[0], parsed.root, lambda line: print(line, file=sys.stderr))
     if parsed.step is not None:
         found, show = run_data.batch_of(opened, parsed.step, parsed.instance, parsed.documents), _show_batch
     else:
@@ -48,7 +51,6 @@ def _reads(opened: run_data.Run, parsed: argparse.Namespace) -> dict[str, Any]:
         places = trace.named(opened.data.files, parsed.document)
         return run_data.reads_of(opened, places) | {"of": f"document {parsed.document}", "is_all": True}
     if parsed.file is not None:
-        require(parsed.offset is not None, "needs --offset TOKEN, or --find TEXT", key="--file", value=parsed.file)
         places = run_data.places_at(opened, parsed.file, parsed.offset)
         return run_data.reads_of(opened, places) | {"of": f"token {parsed.offset:,} of {parsed.file}", "is_all": True}
     return run_data.reads_of_instance(opened, parsed.instance) | {"of": f"instance {parsed.instance}", "is_all": True}
