@@ -49,7 +49,7 @@ def by_label(last: Row) -> Table:
     ranked = sorted(tokens.items(), key=lambda item: -item[1])
     total = max(sum(tokens.values()), 1)
     rows = _first([[label, value] for label, value in ranked])
-    cells = [[label, count(value), percent(value / total)] for label, value in [*rows, ["all", sum(tokens.values())]]]
+    cells = [[label, short(value), f"{value / total:.2%}"] for label, value in [*rows, ["all", sum(tokens.values())]]]
     note = f"Tokens read up to update {count(last['step'])}, over all epochs, padding not counted."
     return Table(["label", "tokens", "share"], cells, total=True, note=note)
 
