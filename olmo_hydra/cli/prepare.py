@@ -29,6 +29,7 @@ TYPED = {  # what the config calls what the command takes
     " or data.split_seed, or a smaller data.min_bytes": "",
     "data.domains.": "",
 }
+ANY_MODEL = "model.vocab_size=1048576"  # preparing text makes no model, so that no vocabulary is too small for it
 OF_PACKAGES = ("deb", "docstrings", "pypi")  # sources that read packages, not a path
 
 
@@ -68,7 +69,7 @@ def run(parsed: argparse.Namespace) -> None:
 
 def of_config(overrides: list[str], as_json: bool, *, check: bool) -> None:
     """Prepares (or opens) the corpus of a config and prints its domains; `check` reads every file."""
-    config = compose(overrides)
+    config = compose([ANY_MODEL, *overrides])
     if not isinstance(config.data, TextConfig):
         raise RequestError("is not text to prepare", key="data", value=config.data.name, instead="data=python_text")
     with _reporting() as (report, _):
@@ -80,8 +81,8 @@ def of_config(overrides: list[str], as_json: bool, *, check: bool) -> None:
 
 def _config(parsed: argparse.Namespace) -> TextConfig:
     """What the arguments describe, as a config of text would."""
-    if all(re.match(r"data(\.[^=]*)?=", source) for source in parsed.overrides) and parsed.overrides:
-        data = compose(parsed.overrides).data
+    if all(re.match(r"[+~]*data[.=]", source) for source in parsed.overrides) and parsed.overrides:
+        data = compose([ANY_MODEL, *parsed.overrides]).data
         if not isinstance(data, TextConfig):
             raise RequestError("is not text to prepare", key="data", value=data.name, instead="data=python_text")
         require(parsed.tokenizer is None, "is data.tokenizer here", key="--tokenizer", value=parsed.tokenizer)
@@ -177,10 +178,9 @@ def _print(corpus: Corpus, as_json: bool, train: str | None = None) -> None:
         said += [f"{n:,} times the text {token}" for token, n in sorted(summary["special_tokens"].items())]
         shared = ((manifest["overlap"] or {}).get("domains") or {}).get(domain)
         if shared and shared["documents_shared"]:
-            said.append(
-                f"{shared['documents_shared']:,} of {shared['documents']:,} held-out documents share "
-                f"{shared['grams_shared'] / shared['grams']:.2%} of their 13-grams with training text"
-            )
+            share = shared["grams_shared"] / shared["grams"]
+            where = f"{shared['documents_shared']:,} of {shared['documents']:,} documents"
+            said.append(f"training text has {share:.2%} of the held-out 13-grams, in {where}")
         if said:
             print(f"{domain}: {'; '.join(said)}")
     if train is not None:

@@ -104,10 +104,11 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
         began = time.monotonic()
         run("tokenizing", parts.encode, [piece.task(cfg.tokenizer, corpus) for piece in left])
         report(_rate(left, time.monotonic() - began))
-        overlap: dict[str, Any] | None = None
-        if settings.overlap and shared.write_grams((piece.part for piece in pieces), grams := work / "grams.npy"):
-            left = [piece for piece in pieces if not piece.part.has("shared")]
-            run("comparing", shared.find, [piece.task(grams) for piece in left])
+        overlap = None
+        if settings.overlap:
+            grams = work / "grams.npy"
+            shared.write_grams((piece.part for piece in pieces), grams)
+            run("comparing", shared.find, [piece.task(grams) for piece in pieces if not piece.part.has("shared")])
             overlap = shared.compare([(piece.domain, piece.part) for piece in pieces], grams)
     files = [
         file

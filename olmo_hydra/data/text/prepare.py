@@ -129,8 +129,8 @@ def _prepare(cfg: TextConfig, recipe: dict[str, Any], folder: Path, settings: Se
             "python": platform.python_version(),
             "distributions": {name: distribution.version for name, distribution in installed().items()},
         }
-        report(f"data: preparing {folder.name}, once, in {folder.parent}")
         try:
+            report(f"data: preparing {folder.name}, once, in {folder.parent}")
             build_corpus(cfg, origin, partial, settings, report).rename(folder)
         except RequestError:
             shutil.rmtree(partial)

@@ -11,20 +11,22 @@ from olmo_hydra.data.text.overlap import SIZE, Grams, overlap_of
 from olmo_hydra.data.text.parts import Part
 
 
-def write_grams(parts: Iterable[Part], file: Path) -> bool:
-    """Writes the grams of all held-out text to `file`, unless it is there; says whether there are any."""
+def write_grams(parts: Iterable[Part], file: Path) -> None:
+    """Writes the grams of all held-out text to `file`, unless it is there."""
     if not file.is_file():
         grams = Grams.of(text for part in parts for _, text in _texts(part, "heldout"))
         partial = file.with_suffix(".partial")
         with partial.open("wb") as out:
             np.save(out, grams.hashes_G)
         partial.replace(file)
-    return len(_grams(file).hashes_G) > 0
 
 
 def find(part: Part, file: Path) -> None:
     """Finds the grams of `file` in the training text of a piece."""
-    places_G = _grams(file).found(text for _, text in _texts(part, "train"))
+    grams = _grams(file)
+    # Without held-out text there is nothing to look for.
+    texts = (text for _, text in _texts(part, "train")) if len(grams.hashes_G) else ()
+    places_G = grams.found(texts)
     part.save("shared", places_G.astype("<i8").tobytes())
 
 

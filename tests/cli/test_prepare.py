@@ -1,0 +1,107 @@
+"""`olmo-hydra data prepare SOURCE... --out FOLDER`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from olmo_hydra.cli.main import main
+from olmo_hydra.data.corpus import Corpus
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for i in range(40):
+        (tmp_path / "notes" / f"{i}.md").write_text(f"# Note {i}\n" + "All that is to be said of it.\n" * (i + 1))
+    lines = [json.dumps({"id": f"r{i}", "body": f"record {i}, and nothing else"}) for i in range(50)]
+    (tmp_path / "records.jsonl").write_text("\n".join([*lines, "{broken", json.dumps({"body": 3})]))
+    return tmp_path
+
+
+def prepare(*arguments):
+    return main(["data", "prepare", *arguments])
+
+
+def test_files_and_records(texts, capsys):
+    arguments = ["notes", "rows=records.jsonl", "--text-field", "body", "--tokenizer", "bpe:300", "--out", "corpus"]
+    assert prepare(*arguments, "--heldout-fraction", "0.3", "--workers", "1") == 0
+    output = capsys.readouterr().out
+    assert "rows: 1 left out: " in output and "training text has" in output
+    command = output.strip().splitlines()[-1]
+    assert command == "python train.py data=prepared data.path=corpus data.tokenizer=bpe:300 model.vocab_size=300"
+    assert max(map(len, output.splitlines()[3:7])) <= 80
+    corpus = Corpus(texts / "corpus")
+    corpus.verify()
+    assert sum(corpus.manifest["domains"]["rows"][split]["documents"] for split in ("train", "heldout")) == 50
+    again = [*arguments, "--heldout-fraction", "0.3", "--workers", "4", "--json"]
+    assert prepare(*again) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fingerprint"] == corpus.fingerprint and found["train"] == command
+
+
+def test_text_that_is_only_held_out(texts, capsys):
+    assert (
+        prepare("notes", "--heldout", "records.jsonl", "--text-field", "body", "--tokenizer", "bytes", "--out", "c")
+        == 0
+    )
+    domains = Corpus(texts / "c").manifest["domains"]
+    assert {
+        name: [domain[split]["documents"] for split in ("train", "heldout")] for name, domain in domains.items()
+    } == {
+        "notes": [40, 0],
+        "records": [0, 50],
+    }
+    assert Corpus(texts / "c").manifest["overlap"]["domains"]["records"]["documents_shared"] == 0
+
+
+def test_a_config_into_a_folder(texts, capsys):
+    overrides = ["data=text_files", f"data.domains.text.path={texts / 'notes'}", "data.domains.text.pattern='*.md'"]
+    assert prepare(*overrides, "--out", "corpus", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert prepare(*overrides, f"run.root={texts / 'runs'}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["fingerprint"] == found["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("notes --out c", ["--tokenizer", "dolma2"]),
+        ("notes --tokenizer gpt2 --out c", ["--tokenizer=gpt2", "bpe:SIZE"]),
+        ("notes --tokenizer no/tokenizer.json --out c", ["--tokenizer=no/tokenizer.json"]),
+        ("--tokenizer bytes --out c", ["SOURCE"]),
+        ("absent.txt --tokenizer bytes --out c", ["absent.path=absent.txt"]),
+        ("notes other/notes --tokenizer bytes --out c", ["notes=other/notes", "other_name=other/notes"]),
+        ("notes --tokenizer bytes --out notes", ["--out=notes", "no corpus"]),
+        ("notes --tokenizer bytes --out c --workers 0", ["--workers=0"]),
+        ("notes --tokenizer bytes --out c --heldout-fraction 1", ["--heldout-fraction=1.0"]),
+        ("notes --tokenizer bytes --out c --heldout-fraction 1e-9", ["heldout side", "--heldout-fraction"]),
+        ("data=python_text --tokenizer bytes", ["--tokenizer", "--out FOLDER"]),
+        ("data=tokens +data.sources={a:{paths:[x]}} --out c", ["data=tokens"]),
+    ],
+)
+def test_wrong_requests(texts, capsys, arguments, says):
+    assert prepare(*arguments.split()) == 2
+    errors = capsys.readouterr().err
+    assert all(words in errors for words in says), errors
+    assert not (texts / "c").exists() and "Traceback" not in errors
+
+
+def test_ctrl_c(texts):
+    with (texts / "long.txt").open("w") as file:
+        file.writelines(f"line {i} of a text that takes a while\n" for i in range(1_000_000))
+    arguments = [sys.executable, "-m", "olmo_hydra", "data", "prepare", "long.txt", "notes", "--tokenizer", "bytes"]
+    process = subprocess.Popen(
+        [*arguments, "--heldout-fraction", "0", "--out", "c"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert "preparing c" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "the same command continues" in errors
