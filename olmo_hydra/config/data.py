@@ -1,5 +1,6 @@
 """Schemas of the `data` group: which tokens, cut how, in which order. Fields are documented in `conf/data/*.yaml`."""
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -219,11 +220,14 @@ class TokensConfig(FilesConfig):
                 instead=f"{key}.ratio=0.5, or no ratio anywhere",
             )
             require(
-                source.ratio is None or source.ratio > 0, "must be positive", key=f"{key}.ratio", value=source.ratio
+                source.ratio is None or 0 < source.ratio < math.inf,
+                "must be positive",
+                key=f"{key}.ratio",
+                value=source.ratio,
             )
             require(
-                source.max_repetition >= 1,
-                "must be at least 1, which repeats nothing",
+                1 <= source.max_repetition < math.inf,
+                "must be at least 1, which repeats nothing, and finite",
                 key=f"{key}.max_repetition",
                 value=source.max_repetition,
             )

@@ -11,7 +11,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 
 from olmo_hydra.config.compose import compose, resolve
-from olmo_hydra.config.identity import identity, plain, run_name
+from olmo_hydra.config.identity import identity, plain, run_name, science
 from olmo_hydra.config.init import InitConfig
 from olmo_hydra.config.paths import CONF
 from olmo_hydra.config.root import OPERATIONS, SCIENCE
@@ -27,11 +27,17 @@ def options(folder: str) -> list[str]:
 
 def needed(group: str, option: str) -> list[str]:
     """What an option leaves to the user."""
-    if (group, option) == ("data", "text_files"):
-        return ["data.domains.text.path=/"]
-    if group == "data" and option.startswith("olmo3_"):  # a mix, of another tokenizer than nano's
+    if group != "data":
+        return []
+    if option.startswith("olmo3_"):  # a mix, of another tokenizer than nano's
         return ["~experiment", "train.steps=100", "model=olmo3_7b", "model.max_seq_len=65536"]
-    return []
+    of_dolma2 = "tokenizer: dolma2" in (CONF / "data" / f"{option}.yaml").read_text()
+    return {
+        "text_files": ["data.domains.text.path=/"],
+        "mix": ["data.mix=mix.txt"],
+        "tokens": ["+data.sources={web: {paths: [a.npy]}}"],
+        "prepared": ["data.path=corpus"],
+    }.get(option, []) + (["model.vocab_size=100278"] if of_dolma2 else [])
 
 
 @pytest.mark.parametrize("choice", [f"{group}={option}" for group in GROUPS for option in options(group)])
@@ -89,6 +95,16 @@ def test_identity_is_science_only() -> None:
     assert {*SCIENCE, *OPERATIONS} == set(plain(base))
 
 
+def test_where_files_lie_is_no_part_of_the_identity() -> None:
+    typed = ["data=mix", "data.mix=mix.txt", "model.vocab_size=100278"]
+    base = compose(typed)
+    moved = compose([*typed, "data.root=s3://bucket", "data.keep_copies=false"])
+    assert run_name(moved) == run_name(base) and science(moved) == science(base)
+    assert not {"root", "keep_copies"} & set(science(base)["data"]) and plain(base)["data"].keys() >= {"root"}
+    for other in ("data.mix=other.txt", "data.file_seed=1", "data.heldout_mix=val.txt"):
+        assert identity(compose([*typed, other])) != identity(base)
+
+
 def test_equal_requests_are_equal_configs() -> None:
     typed = ["init.from=run:before@3", "init.load=weights_and_moments"]
     assert compose(typed) == compose(typed) != compose([])
@@ -99,8 +115,8 @@ def test_equal_requests_are_equal_configs() -> None:
 def test_identity_does_not_move() -> None:
     """The name of the default run. It changes when the nano recipe or a science field changes: say so in the
     changelog, since runs that were started before are then other runs."""
-    assert run_name(compose([])) == "nano-17b1770c"
-    assert run_name(compose(["run.tag=again"])) == "nano-again-17b1770c"
+    assert run_name(compose([])) == "nano-a3dafe4e"
+    assert run_name(compose(["run.tag=again"])) == "nano-again-a3dafe4e"
 
 
 def test_frozen_config_composes_to_itself(tmp_path: Path) -> None:

@@ -172,6 +172,9 @@ def test_numbers(recipe: str) -> None:
         ("packed", True, 123) if long else ("windows", False, None)
     )
     assert not long or data.pack_files == 8
+    assert data.filter_padding == (recipe == "olmo3_32b_stage3")  # where OLMo-core packs and filters, it does
+    assert data.heldout_mix == "v3-small-ppl-validation" and data.max_target_seq_len is None
+    assert data.document_positions.value == "continued"
     assert config.hardware.name == "cpu"
     assert not {key for key in differing(config, composed(recipe, "hardware=ironwood")) if "hardware" not in key}
 
@@ -239,6 +242,7 @@ SCALE = {
     *("model.d_ff", "model.vocab_size", "model.vocab_multiple", "model.max_seq_len", "model.window"),
     *("model.yarn_original_len", "model.compute_dtype", "train.global_batch", "train.steps", "train.tokens"),
     *("data.name", "data.tokenizer", "data.seq_len", "data.mix", "data.file_seed", "data.repetition_filter"),
+    *("data.keep_copies", "data.heldout_mix", "data.filter_padding"),
     *("data.heldout_fraction", "data.heldout_bytes", "data.heldout_document_bytes", "data.split_seed"),
     *("data.min_bytes", "data.max_bytes", "optim.lr", "init.from", "run.name"),
     *("schedule.name", "schedule.warmup_steps", "schedule.horizon", "schedule.first_horizon", "schedule.overlap"),

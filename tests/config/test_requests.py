@@ -1,5 +1,6 @@
 """Wrong requests: each is refused with one short message that names the key, the place and what would be right."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from olmo_hydra.config.paths import CONF
 
 ROOT = CONF.parent
 
+TOKENS = "data=tokens model.vocab_size=100278"
 # (overrides, what the message must contain)
 WRONG = [
     ("model.head_dmi=256", ["model.head_dmi", "command line: model.head_dmi=256", "instead: model.head_dim"]),
@@ -76,6 +78,19 @@ WRONG = [
     ("~optim.lr", ["optim.lr", "cannot be removed", "command line: ~optim.lr"]),
     ("'hardware.compiler_options={a: b}'", ["hardware.compiler_options.a", "+hardware.compiler_options.a"]),
     ("+data.domains.new.source=stdlib", ["data.domains.new", "'+data.domains={new: "]),
+    ("data=mix", ["data.mix=???", "conf/data/mix.yaml"]),
+    ("data.tokenizer=gpt2", ["data.tokenizer=gpt2", "dolma2", "tokenizer.json"]),
+    ("data.tokenizer=bpe:5", ["data.tokenizer=bpe:5", "258"]),
+    ("data.max_target_seq_len=300", ["data.seq_len=256", "instead: data.max_target_seq_len=512"]),
+    ("data.max_target_seq_len=512 data.instances=packed", ["data.max_target_seq_len=512", "data.instances=windows"]),
+    ("data.document_positions=restarted", ["data.document_mask=true", "data.document_positions=continued"]),
+    (f"{TOKENS}", ["data.sources=[]", "+data.sources={web: {paths: "]),
+    (f"{TOKENS} data.sources.web.paths=[a]", ["data.sources.web", "'+data.sources={web: {key: value}}'"]),
+    (f"{TOKENS} '+data.sources={{web: {{paths: []}}}}'", ["data.sources.web.paths=[]"]),
+    (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: 0.5}}, b: {{paths: [b]}}}}'", ["data.sources.b.ratio=null"]),
+    (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: inf}}}}'", ["data.sources.a.ratio=inf"]),
+    (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: 1, max_repetition: 0.5}}}}'", ["a.max_repetition=0.5"]),
+    (f"{TOKENS} '+data.sources={{a: {{paths: [a]}}}}' data.mixture_tokens=5", ["data.mixture_tokens=5", "ratio"]),
     ("model.d_model=99999999", ["model.head_dim=64", "a divisor"]),
     ("eval.every=0", ["eval.every=0", "at least 1"]),
     ("checkpoint.keep=0", ["checkpoint.keep=0"]),
@@ -113,8 +128,7 @@ def refusal(overrides: list[str]) -> str:
 
 @pytest.mark.parametrize(("typed", "expected"), WRONG, ids=[typed for typed, _ in WRONG])
 def test_wrong_request(typed: str, expected: list[str]) -> None:
-    overrides = [typed.strip("'")] if typed.startswith("'") else typed.split(" ")
-    message = refusal(overrides)
+    message = refusal(shlex.split(typed))
     for part in expected:
         assert part in message
     assert len(message.splitlines()) < 12 and "Traceback" not in message
