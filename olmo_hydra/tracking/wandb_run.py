@@ -45,8 +45,8 @@ class WandbRun:
         self._log_failed = False
 
     def metrics(self, row: Row) -> None:
-        """Logs `train/<name>` for every number of the row."""
-        self._log(row["step"], {f"train/{name}": value for name, value in row.items()})
+        """Logs `train/<name>` for every number of the row, and as it is what has a group (`data/epoch`)."""
+        self._log(row["step"], {name if "/" in name else f"train/{name}": value for name, value in row.items()})
 
     def throughput(self, row: Row) -> None:
         """Logs `perf/<name>`."""

@@ -25,21 +25,22 @@ def test_record_wandb_and_progress_get_the_same_row(tmp_path):
     cfg = Config(tracking=TrackingConfig(log_every=1, wandb=WandbMode.offline, project="p", tags=[]))
     tracker = open_tracker(cfg, run_dir, "0123abcd", Record(run_dir), progress)
     tracker.event("started")
-    tracker.metrics({"step": 1, "loss": math.nan, "lr": 0.004})
+    tracker.metrics({"step": 1, "loss": math.nan, "lr": 0.004, "data/epoch": 1})
     tracker.throughput({"step": 1, "seconds": 1.0, "tokens_per_second": 4096.0, "mfu": None})
     tracker.evaluation(EVALUATION)
+    tracker.warning("read twice", "data_repeated", step=1)
     tracker.sync()
     tracker.finish(0)
 
-    assert run_dir.rows("metrics") == [{"step": 1, "loss": None, "lr": 0.004}]
+    assert run_dir.rows("metrics") == [{"step": 1, "loss": None, "lr": 0.004, "data/epoch": 1}]
     assert run_dir.rows("evals") == [EVALUATION]
-    assert [event["event"] for event in run_dir.rows("events")] == ["wandb", "started"]
+    assert [event["event"] for event in run_dir.rows("events")] == ["wandb", "started", "data_repeated"]
     assert history(next(run_dir.wandb.glob("offline-run-*/*.wandb"))) == [
-        {"train/step": 1, "train/lr": 0.004},
+        {"train/step": 1, "train/lr": 0.004, "data/epoch": 1},
         {"train/step": 1, "perf/seconds": 1.0, "perf/tokens_per_second": 4096.0},
         {"train/step": 1, "eval/bits_per_byte": 2.5, "eval/topics/bits_per_byte": 2.5},
     ]
-    assert "loss nan" in console.file.getvalue() and "bpb 2.500" in console.file.getvalue()
+    assert all(text in console.file.getvalue() for text in ("loss nan", "bpb 2.500", "warning: read twice\n"))
 
 
 def test_trouble_with_wandb_is_a_line_and_an_event(tmp_path):
