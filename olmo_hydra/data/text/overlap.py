@@ -23,7 +23,7 @@ import numpy as np
 
 SIZE = 13  # words a gram; `_grams` adds it up as 8 + 4 + 1
 PIECE = 1 << 17  # characters hashed at once: their arrays stay in the processor's cache. A longer word is cut
-FILTER_BITS = 16  # for each gram of a set: at most one in 16 of all others passes its filter
+FILTER_BITS = 16  # at least, for each gram of a set: at most one in 60 of all others passes its filter
 EXAMPLES = 5
 CODES = 0x110000
 LETTERS_END = 0x32000  # no code point from here on is a letter or digit
@@ -40,10 +40,12 @@ class Grams:
 
     def __init__(self, hashes_G: np.ndarray):
         self.hashes_G = _distinct(hashes_G)
+        # A Bloom filter of two bits a gram, the first and the last of its hash, spares most searches.
         n_bits = max(3, (FILTER_BITS * len(self.hashes_G)).bit_length())
-        self._shift = np.uint64(64 - n_bits)
+        self._shift, self._mask = np.uint64(64 - n_bits), np.uint64((1 << n_bits) - 1)
         bits = np.zeros(1 << n_bits, bool)
         bits[self.hashes_G >> self._shift] = True
+        bits[self.hashes_G & self._mask] = True
         self._filter = np.packbits(bits, bitorder="little")
 
     @classmethod
@@ -55,9 +57,8 @@ class Grams:
         """Sorted places in `hashes_G` of the grams that some texts have. Holds one text at a time, or a few short."""
         found = [np.empty(0, np.int64)]
         for hashes_G in map(_grams, _batches(texts)):
-            bit_G = hashes_G >> self._shift
-            passes_G = self._filter[bit_G >> np.uint64(3)] >> (bit_G & np.uint64(7)).astype(np.uint8) & 1
-            candidates_G = hashes_G[passes_G.astype(bool)]
+            candidates_G = hashes_G[self._has_bit(hashes_G >> self._shift)]
+            candidates_G = candidates_G[self._has_bit(candidates_G & self._mask)]
             place_G = np.minimum(np.searchsorted(self.hashes_G, candidates_G), len(self.hashes_G) - 1)
             found.append(place_G[self.hashes_G[place_G] == candidates_G])
         return _distinct(np.concatenate(found))
@@ -68,6 +69,9 @@ class Grams:
         for place in places:
             mask_G[place] = True
         return mask_G
+
+    def _has_bit(self, bit_G: np.ndarray) -> np.ndarray:
+        return (self._filter[bit_G >> np.uint64(3)] >> (bit_G & np.uint64(7)).astype(np.uint8) & 1).astype(bool)
 
 
 def overlap_of(documents: Iterable[tuple[str, str]], grams: Grams, found: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -172,7 +176,9 @@ def _words(text: str) -> tuple[np.ndarray, np.ndarray]:
         code_C = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     value_C = _values()[code_C]
     in_word_C = value_C != 0
-    start_W = np.flatnonzero(in_word_C & ~np.concatenate(([False], in_word_C[:-1])))
+    start_W = np.flatnonzero(in_word_C[1:] > in_word_C[:-1]) + 1
+    if in_word_C[:1].any():
+        start_W = np.concatenate(([0], start_W))
     if not len(start_W):
         return np.empty(0, np.uint64), start_W
     power_C, inverse_C = _powers()
