@@ -15,7 +15,7 @@ from olmo_hydra.cli.guard import Interrupted
 from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.identity import digest, flat, plain, run_name, science
 from olmo_hydra.config.root import OPERATIONS, Config
-from olmo_hydra.data.corpus import HeldoutDocument
+from olmo_hydra.data.heldout import HeldoutDocument
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.eval.in_loop import InLoop

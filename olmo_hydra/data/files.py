@@ -63,10 +63,6 @@ class TokenFile:
                 raise self._changed(offset + got)
         return tokens
 
-    def targets(self) -> np.ndarray | None:
-        """Which tokens may be targets, mapped; None: all."""
-        return None if self.mask is None else self.mask.tokens()
-
     def _changed(self, size: int) -> RequestError:
         return RequestError(
             f"the file has changed since it was opened: it had {self.n_bytes:,} bytes, and has {size:,}",

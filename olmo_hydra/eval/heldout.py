@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from olmo_hydra.data.corpus import HeldoutDocument
+from olmo_hydra.data.heldout import HeldoutDocument
 from olmo_hydra.data.loader import IGNORED
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -11,7 +11,7 @@ from flax import nnx
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.root import Config
-from olmo_hydra.data.corpus import HeldoutDocument
+from olmo_hydra.data.heldout import HeldoutDocument
 from olmo_hydra.data.opened import Data
 from olmo_hydra.eval import baselines, heldout
 from olmo_hydra.eval.generate import sample

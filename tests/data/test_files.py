@@ -128,10 +128,10 @@ def test_masks(tmp_path) -> None:
     np.save(tmp_path / "header.npy", targets)
     np.save(tmp_path / "uint8.npy", targets.astype(np.uint8))
     np.ones(4, bool).tofile(tmp_path / "short.npy")
-    assert opened(tmp_path / "a.npy").targets() is None
+    assert opened(tmp_path / "a.npy").mask is None
     for name in ("mask.npy", "header.npy"):
         file = opened(tmp_path / "a.npy", mask=tmp_path / name)
-        assert file.targets().tolist() == targets.tolist() and file.mask.read(1, 3).tolist() == [False, True]
+        assert file.mask.tokens().tolist() == targets.tolist() and file.mask.read(1, 3).tolist() == [False, True]
     refused(tmp_path / "a.npy", "4 entries for 5 tokens", mask=tmp_path / "short.npy")
     refused(tmp_path / "a.npy", "No such file", mask=tmp_path / "absent.npy")
     refused(tmp_path / "a.npy", "an array of uint8", "bools", mask=tmp_path / "uint8.npy")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from olmo_hydra.data.corpus import HeldoutDocument
+from olmo_hydra.data.heldout import HeldoutDocument
 from olmo_hydra.eval.heldout import IGNORED, HeldOut, cut, row, summary
 
 EOS = 256
