@@ -23,7 +23,7 @@ SEPARATOR = "\n\n\n"  # between passages: a docstring has one blank line inside,
 
 @dataclass(frozen=True)
 class Document:
-    """A text; `name` is unique inside its domain.
+    """A text; `name` is unique inside its domain, as far as records of a file have ids of their own.
 
     `passages` are the parts of a text that collects them (docstrings): each may occur in other documents too, and only
     its first occurrence is kept.
