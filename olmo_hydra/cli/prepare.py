@@ -177,8 +177,8 @@ def _print(corpus: Corpus, as_json: bool, train: str | None = None) -> None:
         said += [f"{summary['copies_kept']:,} copies kept"] if summary["copies_kept"] else []
         said += [f"{n:,} times the text {token}" for token, n in sorted(summary["special_tokens"].items())]
         shared = ((manifest["overlap"] or {}).get("domains") or {}).get(domain)
-        if shared and shared["documents_shared"]:
-            share = shared["grams_shared"] / shared["grams"]
+        if shared:
+            share = shared["grams_shared"] / max(1, shared["grams"])
             where = f"{shared['documents_shared']:,} of {shared['documents']:,} documents"
             said.append(f"training text has {share:.2%} of the held-out 13-grams, in {where}")
         if said:

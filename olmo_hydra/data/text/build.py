@@ -103,7 +103,8 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
         left = [piece for piece in pieces if not piece.part.has("encoded.json")]
         began = time.monotonic()
         run("tokenizing", parts.encode, [piece.task(cfg.tokenizer, corpus) for piece in left])
-        report(_rate(left, time.monotonic() - began))
+        if left:
+            report(_rate(left, time.monotonic() - began))
         overlap = None
         if settings.overlap:
             grams = work / "grams.npy"
@@ -125,7 +126,6 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
     ]
     _add_totals(domains, files, pieces)
     for domain, summary in domains.items():
-        _check_sides(cfg, domain, summary)
         report(_line(domain, summary))
         if summary["absent"]:
             report(f"data: {domain} lacks packages that are not installed: {', '.join(summary['absent'])}")
@@ -151,15 +151,31 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
 
 
 def _choose(cfg: TextConfig, pieces: Sequence[Piece], settings: Settings) -> dict[str, dict[str, Any]]:
-    """Decides what stays of every piece; gives what was left out by domain."""
+    """Decides what stays of every piece; gives what was left out by domain.
+
+    Raises:
+      RequestError: A side of the split that shall have documents has none.
+    """
     chooser = Chooser(cfg, settings.keep_duplicates)
-    domains = {domain: {"left_out": Counter[str](), "copies_kept": 0, "absent": []} for domain in cfg.domains}
-    for piece in pieces:
-        left_out, copies = chooser.choose(piece.part, piece.domain)
-        summary: dict[str, Any] = domains[piece.domain]
-        summary["left_out"] += left_out
-        summary["copies_kept"] += copies
-        summary["absent"] += piece.part.load("read.json")["absent"]
+    domains: dict[str, dict[str, Any]] = {}
+    for domain, of_domain in cfg.domains.items():
+        kept, left_out, copies, absent = Counter[str](), Counter[str](), 0, []
+        for piece in pieces:
+            if piece.domain == domain:
+                chosen = chooser.choose(piece.part, domain)
+                kept, left_out, copies = kept + chosen.kept, left_out + chosen.left_out, copies + chosen.copies
+                absent += piece.part.load("read.json")["absent"]
+        fraction = cfg.heldout_fraction if of_domain.heldout_fraction is None else of_domain.heldout_fraction
+        for split, wanted in zip(SPLITS, (fraction < 1, fraction > 0), strict=True):
+            in_all = [f"{kept.total()} documents in all", *(f"{n} {reason}" for reason, n in sorted(left_out.items()))]
+            require(
+                kept[split] > 0 or not wanted,
+                f"no document of this domain is on the {split} side of the split ({', '.join(in_all)})",
+                key=f"data.domains.{domain}",
+                value=of_domain.path or of_domain.source,
+                instead="more text, another data.heldout_fraction or data.split_seed, or a smaller data.min_bytes",
+            )
+        domains[domain] = {"left_out": left_out, "copies_kept": copies, "absent": absent}
     return domains
 
 
@@ -188,23 +204,6 @@ def _add_totals(domains: dict[str, dict[str, Any]], files: list[dict[str, Any]],
         domains[piece.domain]["special_tokens"] += Counter(encoded["special_tokens"])
         for split in SPLITS:
             domains[piece.domain][split]["bytes"] += sum(n_bytes for _, _, n_bytes, _ in encoded[split])
-
-
-def _check_sides(cfg: TextConfig, domain: str, summary: dict[str, Any]) -> None:
-    own = cfg.domains[domain].heldout_fraction
-    fraction = cfg.heldout_fraction if own is None else own
-    wanted = {"train": fraction < 1, "heldout": fraction > 0}
-    in_all = sum(summary[split]["documents"] for split in SPLITS)
-    for split in SPLITS:
-        require(
-            summary[split]["documents"] > 0 or not wanted[split],
-            f"no document of this domain is on the {split} side of the split ({in_all} documents in all"
-            + "".join(f", {count} {reason}" for reason, count in sorted(summary["left_out"].items()))
-            + ")",
-            key=f"data.domains.{domain}",
-            value=cfg.domains[domain].path or cfg.domains[domain].source,
-            instead="more text, another data.heldout_fraction or data.split_seed, or a smaller data.min_bytes",
-        )
 
 
 def _rate(pieces: Sequence[Piece], seconds: float) -> str:

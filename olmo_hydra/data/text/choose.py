@@ -14,6 +14,15 @@ from olmo_hydra.data.text.sources.registry import SEPARATOR
 DUPLICATE, TOO_SHORT = "duplicate", "too short"
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Documents of a piece: those that stay by side of the split, what is left out by reason, copies that stay."""
+
+    kept: Counter[str]
+    left_out: Counter[str]
+    copies: int
+
+
 @dataclass
 class Chooser:
     """Goes through the pieces of all domains, and remembers the passages that came before.
@@ -26,8 +35,8 @@ class Chooser:
     keep_duplicates: bool
     seen: dict[bytes, str] = field(default_factory=dict)  # the side of the split that each passage lies on
 
-    def choose(self, part: Part, domain: str) -> tuple[Counter[str], int]:
-        """Writes what stays of a piece; gives what is left out by reason, and how many copies are kept."""
+    def choose(self, part: Part, domain: str) -> Chosen:
+        """Writes what stays of a piece, and counts it."""
         left_out: Counter[str] = Counter(part.load("read.json")["left_out"])
         copies = 0
         kept: list[Kept] = []
@@ -63,7 +72,7 @@ class Chooser:
                 kept.append(Kept(name, split, places, size))
         fields = [(document.name, document.split, document.places, document.n_bytes) for document in kept]
         part.save("kept.json", json.dumps(fields).encode())
-        return +left_out, copies
+        return Chosen(Counter(document.split for document in kept), +left_out, copies)
 
     def _split(self, domain: str, name: str) -> str:
         own = self.cfg.domains[domain].heldout_fraction

@@ -105,6 +105,8 @@ def cores() -> int:
 def _writable(folder: Path, key: str, instead: str) -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:  # of a report, not of a file
+        raise
     except OSError as error:
         raise RequestError(
             f"cannot write the prepared data to {folder} ({error})",
