@@ -28,7 +28,7 @@ def test_bytes_that_are_no_text():
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, TRAINED], ids=["bytes", "trained"])
-@given(texts=st.lists(st.text() | st.sampled_from(["<|endoftext|>", "a<|pad|>b", "theme of the theme"])))
+@given(texts=st.lists(st.text() | st.sampled_from(["<|endoftext|>", "\U0001f600<|pad|>b", "theme of the theme"])))
 def test_every_text_comes_back_and_none_holds_the_end_of_a_document(tokenizer, texts):
     batch = tokenizer.encode_batch(texts)
     for text, ids in zip(texts, batch, strict=True):
@@ -49,8 +49,9 @@ def test_dolma2():
     texts = ["Language modeling is ", " A", "Answer:"]
     assert [ids.tolist() for ids in tokenizer.encode_batch(texts)] == [[14126, 34579, 374, 220], [362], [16533, 25]]
     assert tokenizer.decode([362, tokenizer.eos, tokenizer.pad, 100_351]) == " A"
-    ids = tokenizer.encode("<|endoftext|>")
-    assert tokenizer.eos not in ids and tokenizer.decode(ids) == "<|endoftext|>"
+    for text in ("<|endoftext|>", "\U0001f600<|endoftext|>"):  # by words, and by the library
+        ids = tokenizer.encode(text)
+        assert tokenizer.eos not in ids and tokenizer.decode(ids) == text
     assert "<|endoftext|>" in tokenizer.specials
 
 
