@@ -81,7 +81,7 @@ def test_training_commands_compose(command: str) -> None:
 @pytest.mark.parametrize("command", commands("olmo-hydra"))
 def test_other_commands_parse(command: str) -> None:
     parsed = olmo_hydra_parser().parse_args(shlex.split(command))
-    if "overrides" in parsed:
+    if "overrides" in parsed and not getattr(parsed, "out", None):  # with --out they are sources of text
         compose(parsed.overrides)
 
 
