@@ -51,11 +51,11 @@ def updated(overrides: tuple[str, ...], batch: tuple[np.ndarray, np.ndarray], ac
     return state, after, metrics
 
 
-def data_of(n_instances: int, fingerprint: dict[str, Any] | None = None) -> Any:
+def data_of(n_instances: int) -> Any:
     """What a run asks its data of, for batches that are made up; no order is ever made."""
     return SimpleNamespace(
         source=range(n_instances),
         batches=SimpleNamespace(labels=["text"]),
         sampler=Sampler(n_instances, 8, seed=1, folder=Path("/nonexistent")),
-        fingerprint=fingerprint or {},
+        fingerprint={"rules": {}, "settings": {}, "files": [], "instances": n_instances},
     )
