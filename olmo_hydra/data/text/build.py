@@ -11,6 +11,7 @@
 import hashlib
 import importlib.metadata
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
     Args:
       cfg: What to read, and how to split it.
       origin: First entries of the manifest: all that decides the corpus apart from the texts.
-      folder: Where to build. Parts of the same origin that are there are used.
+      folder: Where to build. Parts of the same origin and texts that are there are used.
       settings: How.
       report: Receives one line of progress at a time.
 
@@ -85,7 +86,8 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
     """
     start = time.monotonic()
     found = [(domain, unit) for domain in cfg.domains for unit in units(domain, cfg.domains[domain])]
-    key = digest([origin, [(domain, unit.name, repr(unit.origin)) for domain, unit in found]])[:16]
+    texts = [_state(domain.path) for domain in cfg.domains.values()]
+    key = digest([origin, [(domain, unit.name, repr(unit.origin)) for domain, unit in found], texts])[:16]
     work, corpus = folder / key / "parts", folder / key / "corpus"
     for path in (work, corpus):
         path.mkdir(parents=True, exist_ok=True)
@@ -148,6 +150,14 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
     (corpus / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", "utf-8")
     report(f"data: prepared in {time.monotonic() - start:.1f} s")
     return corpus
+
+
+def _state(path: str | None) -> list[tuple[str, int, int]]:
+    """Sizes and times of the files below a domain's path: parts of a text that was edited since are not used."""
+    root = Path(path or os.devnull).expanduser()
+    files = [root, *root.rglob("*")] if root.is_dir() else [root]
+    states = [(str(file), file.stat()) for file in sorted(files) if file.is_file()]
+    return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
 
 
 def _choose(cfg: TextConfig, pieces: Sequence[Piece], settings: Settings) -> dict[str, dict[str, Any]]:
