@@ -86,8 +86,8 @@ def ahead(folder: Path, seq_len: int, global_batch: int) -> Iterator[Any]:
 
 
 def _batches(folder: Path, seq_len: int, global_batch: int, **options: bool) -> Any:
-    from olmo_hydra.data.files import open_file
-    from olmo_hydra.data.instances import Windows
+    from olmo_hydra.data.files.token_file import open_file
+    from olmo_hydra.data.instances.kinds import Windows
     from olmo_hydra.data.loader import Batches, Cut
     from olmo_hydra.data.sampler import Sampler
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from olmo_hydra.data.repetition import repeats
+from olmo_hydra.data.instances.repetition import repeats
 
 
 def main() -> None:

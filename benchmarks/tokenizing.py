@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from olmo_hydra.config.data import DomainConfig, TextConfig
-from olmo_hydra.data import tokenizer
 from olmo_hydra.data.text import parts, workers
 from olmo_hydra.data.text.choose import Chooser
 from olmo_hydra.data.text.parts import Part
 from olmo_hydra.data.text.prepare import cores
 from olmo_hydra.data.text.sources import files, units
+from olmo_hydra.data.tokenizers import tokenizer
 
 
 def main() -> None:

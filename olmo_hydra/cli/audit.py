@@ -16,10 +16,10 @@ from rich.table import Table
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError, RunFailed, require
 from olmo_hydra.config.identity import run_name
-from olmo_hydra.data.audit import facts, masked
-from olmo_hydra.data.consumption import Epoch, simulate
+from olmo_hydra.data.audit.audit import facts, masked
+from olmo_hydra.data.audit.consumption import Epoch, simulate
+from olmo_hydra.data.audit.picture import Bar, picture
 from olmo_hydra.data.opened import Data, open_data
-from olmo_hydra.data.picture import Bar, picture
 
 EPOCHS = 4  # simulated if no number is given
 ROWS = 40  # of a table in text; JSON has all

@@ -8,7 +8,7 @@ from typing import Any
 
 from olmo_hydra.cli import prepare, run_data
 from olmo_hydra.config.errors import RequestError, require
-from olmo_hydra.data import trace
+from olmo_hydra.data.audit import trace
 
 QUESTIONS = ({"step"}, {"step", "instance"}, {"instance"}, {"find"}, {"find", "file"}, {"document"}, {"file", "offset"})
 SHOWN = 16  # instances, or places, in text; JSON has all

@@ -12,10 +12,10 @@ from olmo_hydra.config.frozen import frozen_data
 from olmo_hydra.config.identity import digest
 from olmo_hydra.config.root import Config
 from olmo_hydra.config.suggest import choices
-from olmo_hydra.data import trace
+from olmo_hydra.data.audit import trace
+from olmo_hydra.data.audit.trace import Piece
 from olmo_hydra.data.fingerprint import differences
 from olmo_hydra.data.opened import Data, open_data
-from olmo_hydra.data.trace import Piece
 from olmo_hydra.interop.model_node import model_config
 from olmo_hydra.interop.places import find_run, frozen, whole_steps
 from olmo_hydra.tracking.run_dir import RunDir

@@ -24,9 +24,9 @@ import numpy as np
 
 from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.files import TokenFile, open_file
+from olmo_hydra.data.files.token_file import TokenFile, open_file
 from olmo_hydra.data.heldout import HeldoutDocument, limited
-from olmo_hydra.data.tokenizer import build
+from olmo_hydra.data.tokenizers.tokenizer import build
 
 SPLITS = ("train", "heldout")
 MANIFEST = "manifest.json"

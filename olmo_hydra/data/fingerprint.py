@@ -11,10 +11,11 @@ from olmo_hydra.config.data import DataConfig, Instances, TokensConfig
 from olmo_hydra.config.errors import show
 from olmo_hydra.config.identity import plain
 from olmo_hydra.config.tokenizers import Ids
-from olmo_hydra.data import document_index, mixture, order, repetition
-from olmo_hydra.data.files import TokenFile
-from olmo_hydra.data.places import peek
-from olmo_hydra.data.remote import Remote
+from olmo_hydra.data import order
+from olmo_hydra.data.files.places import peek
+from olmo_hydra.data.files.remote import Remote
+from olmo_hydra.data.files.token_file import TokenFile
+from olmo_hydra.data.instances import document_index, mixture, repetition
 
 SAMPLE = (
     4096  # bytes of the beginning, the middle and the end of a file; a file of no more than all three is read whole

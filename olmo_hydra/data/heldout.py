@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from olmo_hydra.data.files import TokenFile, tokens_of
-from olmo_hydra.data.packing import documents
-from olmo_hydra.data.tokenizer import Tokenizer
+from olmo_hydra.data.files.token_file import TokenFile, tokens_of
+from olmo_hydra.data.instances.packing import documents
+from olmo_hydra.data.tokenizers.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, eq=False)

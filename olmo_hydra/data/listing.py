@@ -10,14 +10,14 @@ from olmo_hydra.config.data import DataConfig, FilesConfig, MixConfig, PreparedC
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.tokenizers import KNOWN
 from olmo_hydra.data.corpus import Corpus, digest
-from olmo_hydra.data.files import TokenFile, token_type
+from olmo_hydra.data.files.mix import is_named, read_mix, shuffled
+from olmo_hydra.data.files.token_file import TokenFile, token_type
+from olmo_hydra.data.files.wanted import Wanted, expand, open_all
 from olmo_hydra.data.fingerprint import samples
 from olmo_hydra.data.heldout import HeldoutDocument, of_files
-from olmo_hydra.data.mix import is_named, read_mix, shuffled
-from olmo_hydra.data.named import Named
 from olmo_hydra.data.text.prepare import prepare
-from olmo_hydra.data.tokenizer import Tokenizer, build
-from olmo_hydra.data.wanted import Wanted, expand, open_all
+from olmo_hydra.data.tokenizers.named import Named
+from olmo_hydra.data.tokenizers.tokenizer import Tokenizer, build
 
 Report = Callable[[str], None]
 COPIES = "files"  # folder of the cache for remote files

@@ -12,9 +12,9 @@ import grain
 import numpy as np
 from absl import flags
 
-from olmo_hydra.data.files import TokenFile, tokens_of
-from olmo_hydra.data.instances import Source
-from olmo_hydra.data.repetition import repeats
+from olmo_hydra.data.files.token_file import TokenFile, tokens_of
+from olmo_hydra.data.instances.kinds import Source
+from olmo_hydra.data.instances.repetition import repeats
 from olmo_hydra.data.sampler import Sampler
 
 IGNORED = -100

@@ -9,15 +9,15 @@ from olmo_hydra.config.data import DataConfig, Instances, TokensConfig
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.config.root import Config
 from olmo_hydra.config.tokenizers import Ids
-from olmo_hydra.data.files import TokenFile
+from olmo_hydra.data.files.token_file import TokenFile
 from olmo_hydra.data.fingerprint import fingerprint
 from olmo_hydra.data.heldout import HeldoutDocument
-from olmo_hydra.data.instances import Packed, Padded, Source, Windows
+from olmo_hydra.data.instances.kinds import Packed, Padded, Source, Windows
+from olmo_hydra.data.instances.mixture import Ingredient, Mixture
 from olmo_hydra.data.listing import list_files
 from olmo_hydra.data.loader import Batches, Cut
-from olmo_hydra.data.mixture import Ingredient, Mixture
 from olmo_hydra.data.sampler import Sampler
-from olmo_hydra.data.tokenizer import Tokenizer
+from olmo_hydra.data.tokenizers.tokenizer import Tokenizer
 
 Report = Callable[[str], None]
 

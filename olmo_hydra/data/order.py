@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.once import make_once
+from olmo_hydra.data.files.once import make_once
 
 VERSION = "pcg64-v1"  # of the rule below: part of every fingerprint, so that another rule never continues a run
 BLOCK = 1 << 22  # numbers written or checked at a time

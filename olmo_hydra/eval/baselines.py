@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from olmo_hydra.data.files import TokenFile
+from olmo_hydra.data.files.places import peek
+from olmo_hydra.data.files.token_file import TokenFile
 from olmo_hydra.data.loader import IGNORED
-from olmo_hydra.data.places import peek
 from olmo_hydra.eval.heldout import Score
 
 COUNTED = 1 << 25  # tokens at most: 1 GB while they are counted, and some seconds

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from olmo_hydra.data import consumption
-from olmo_hydra.data.audit import findings, masked
-from olmo_hydra.data.consumption import simulate
-from olmo_hydra.data.instances import Part
-from olmo_hydra.data.picture import Bar, picture
+from olmo_hydra.data.audit.audit import consumption, findings, masked
+from olmo_hydra.data.audit.consumption import simulate
+from olmo_hydra.data.audit.picture import Bar, picture
+from olmo_hydra.data.instances.kinds import Part
 from olmo_hydra.data.sampler import Sampler
 from tests.data.token_files import batches_of, write
 
@@ -152,7 +151,7 @@ def test_what_the_filter_masks(tmp_path):
 
 
 def test_an_estimate_of_what_the_filter_masks(tmp_path, monkeypatch):
-    monkeypatch.setattr("olmo_hydra.data.audit.FILTER_SAMPLE", 500)
+    monkeypatch.setattr("olmo_hydra.data.audit.audit.FILTER_SAMPLE", 500)
     tokens = np.random.default_rng(0).integers(0, 256, (4000, 64))
     tokens[::4] = 5
     path = write(tmp_path / "0.bin", tokens.reshape(-1))

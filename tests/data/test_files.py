@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import npy
-from olmo_hydra.data.files import open_file, token_type, tokens_of
+from olmo_hydra.data.files.token_file import npy, open_file, token_type, tokens_of
 
 UINT16 = np.dtype("<u2")
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.files import open_file
-from olmo_hydra.data.instances import Packed
+from olmo_hydra.data.files.token_file import open_file
+from olmo_hydra.data.instances.kinds import Packed
 from olmo_hydra.data.loader import Batches, Cut
 from olmo_hydra.data.sampler import Sampler
 from tests.data.token_files import END, PAD, batches_of, write

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import mix as module
-from olmo_hydra.data.mix import MIXES, is_named, read_mix, shuffled, spelled
-from olmo_hydra.data.wanted import Wanted
+from olmo_hydra.data.files import mix as module
+from olmo_hydra.data.files.mix import MIXES, is_named, read_mix, shuffled, spelled
+from olmo_hydra.data.files.wanted import Wanted
 from tests.components import require_component
 
 INGREDIENT = "OLMo-midtraining-mix-0925-ingredient"

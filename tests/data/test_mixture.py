@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.instances import Packed, Part, Windows
-from olmo_hydra.data.mixture import Ingredient, Mixture, sample_sizes
+from olmo_hydra.data.instances.kinds import Packed, Part, Windows
+from olmo_hydra.data.instances.mixture import Ingredient, Mixture, sample_sizes
 from olmo_hydra.data.order import shuffled
 from tests.data.token_files import END, files_of, write
 

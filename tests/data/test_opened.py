@@ -8,10 +8,10 @@ import pytest
 
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import bpe, named
 from olmo_hydra.data.fingerprint import differences
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.data.text.prepare import prepare
+from olmo_hydra.data.tokenizers import bpe, named
 
 END = 256
 FILES = {"web/bytes/0.npy": 130, "web/bytes/1.npy": 70, "code/bytes/0.npy": 64}  # tokens of each

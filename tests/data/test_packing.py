@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from olmo_hydra.data import packing
-from olmo_hydra.data.packing import documents, pack
+from olmo_hydra.data.instances import packing
+from olmo_hydra.data.instances.packing import documents, pack
 
 GOLDENS = [
     (16, [5, 11, 7, 2, 6, 4, 9, 3], [[11, 5], [9, 7], [6, 4, 3, 2]]),

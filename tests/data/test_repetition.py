@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from olmo_hydra.data.repetition import repeats
+from olmo_hydra.data.instances.repetition import repeats
 
 rng = np.random.default_rng(0)
 TEXT = rng.integers(1000, 100_000, 8192)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import bpe
-from olmo_hydra.data.tokenizer import build
+from olmo_hydra.data.tokenizers import bpe
+from olmo_hydra.data.tokenizers.tokenizer import build
 from tests.data.text.tokenizers import WORDS_OF_TRAINING, dolma2
 
 BYTES = build("bytes")

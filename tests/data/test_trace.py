@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import trace
-from olmo_hydra.data.instances import Packed, Windows
-from olmo_hydra.data.mixture import Ingredient, Mixture
+from olmo_hydra.data.audit import trace
+from olmo_hydra.data.audit.trace import Piece
+from olmo_hydra.data.instances.kinds import Packed, Windows
+from olmo_hydra.data.instances.mixture import Ingredient, Mixture
 from olmo_hydra.data.sampler import Sampler
-from olmo_hydra.data.tokenizer import ByteTokenizer
-from olmo_hydra.data.trace import Piece
+from olmo_hydra.data.tokenizers.tokenizer import ByteTokenizer
 from tests.data.token_files import END, batches_of, files_of, write
 
 BYTES = ByteTokenizer()

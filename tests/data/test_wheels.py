@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.wheels import machine_cache, member
+from olmo_hydra.data.files.wheels import machine_cache, member
 
 TEXT = b"ids of tokens\n"
 

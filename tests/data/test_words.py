@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from olmo_hydra.data import bpe, words
+from olmo_hydra.data.tokenizers import bpe, words
 from tests.data.text.tokenizers import WORDS_OF_TRAINING, dolma2
 
 TRAINED = bpe.train(WORDS_OF_TRAINING, 280)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from olmo_hydra.config.data import Instances
-from olmo_hydra.data.files import open_file
-from olmo_hydra.data.instances import Packed, Padded, Windows
+from olmo_hydra.data.files.token_file import open_file
+from olmo_hydra.data.instances.kinds import Packed, Padded, Windows
 from olmo_hydra.data.loader import Batches, Cut
 from olmo_hydra.data.sampler import Sampler
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from olmo_hydra.data.files import TokenFile, open_file
-from olmo_hydra.data.remote import Remote, find
+from olmo_hydra.data.files.remote import Remote, find
+from olmo_hydra.data.files.token_file import TokenFile, open_file
 from olmo_hydra.eval import baselines
 from olmo_hydra.eval.baselines import Counts, trigram, unigram
 from olmo_hydra.eval.heldout import IGNORED

@@ -12,7 +12,7 @@ from flax import nnx
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.corpus import HeldoutDocument
-from olmo_hydra.data.tokenizer import ByteTokenizer
+from olmo_hydra.data.tokenizers.tokenizer import ByteTokenizer
 from olmo_hydra.eval.in_loop import InLoop
 from olmo_hydra.model import decoder
 

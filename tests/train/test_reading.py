@@ -14,9 +14,9 @@ from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.config.tokenizers import KNOWN
-from olmo_hydra.data.files import open_file
+from olmo_hydra.data.files.token_file import open_file
 from olmo_hydra.data.fingerprint import fingerprint
-from olmo_hydra.data.instances import Windows
+from olmo_hydra.data.instances.kinds import Windows
 from olmo_hydra.data.loader import Batches, Cut
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.hardware import devices

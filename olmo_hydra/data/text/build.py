@@ -22,7 +22,6 @@ from typing import Any
 from olmo_hydra.config.data import TextConfig
 from olmo_hydra.config.errors import require
 from olmo_hydra.config.tokenizers import trained_size
-from olmo_hydra.data import bpe, tokenizer
 from olmo_hydra.data.corpus import MANIFEST, SPLITS, digest
 from olmo_hydra.data.text import parts, shared
 from olmo_hydra.data.text.choose import Chooser
@@ -30,6 +29,7 @@ from olmo_hydra.data.text.parts import Part
 from olmo_hydra.data.text.shards import join
 from olmo_hydra.data.text.sources import Unit, units
 from olmo_hydra.data.text.workers import Task, Workers
+from olmo_hydra.data.tokenizers import bpe, tokenizer
 
 Report = Callable[[str], None]
 

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import tokenizer
 from olmo_hydra.data.corpus import SPLITS
 from olmo_hydra.data.text.sources import LeftOut, Unit
 from olmo_hydra.data.text.sources.registry import NOT_INSTALLED, NOT_UTF8, SEPARATOR
+from olmo_hydra.data.tokenizers import tokenizer
 
 BATCH = 4 << 20  # bytes of text tokenized and written at once
 

@@ -16,10 +16,10 @@ import pytest
 from olmo_hydra.config.data import Instances, TokensConfig
 from olmo_hydra.config.tokenizers import Ids
 from olmo_hydra.data import fingerprint
-from olmo_hydra.data.instances import Windows
-from olmo_hydra.data.mixture import Ingredient, Mixture
+from olmo_hydra.data.instances.kinds import Windows
+from olmo_hydra.data.instances.mixture import Ingredient, Mixture
+from olmo_hydra.data.instances.repetition import repeats
 from olmo_hydra.data.order import shuffled
-from olmo_hydra.data.repetition import repeats
 from olmo_hydra.data.text.build import Settings
 from olmo_hydra.data.text.prepare import prepare_into
 from tests.components import require_component

@@ -8,9 +8,9 @@ import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import bpe
 from olmo_hydra.data.text.build import Settings
 from olmo_hydra.data.text.prepare import prepare_into
+from olmo_hydra.data.tokenizers import bpe
 from tests.data.text.tokenizers import WORDS_OF_TRAINING
 
 SETTINGS = Settings(workers=1)

@@ -1,7 +1,7 @@
 """Tokenizers for tests."""
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.bpe import BPE, find
+from olmo_hydra.data.tokenizers.bpe import BPE, find
 from tests.components import require_component
 
 WORDS_OF_TRAINING = [

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.once import make_once
+from olmo_hydra.data.files.once import make_once
+from olmo_hydra.data.files.wheels import machine_cache
 from olmo_hydra.data.text.sources.archives import package_units, say, sha256
 from olmo_hydra.data.text.sources.files import grouped
 from olmo_hydra.data.text.sources.records import json_lines_pieces
 from olmo_hydra.data.text.sources.registry import Origin, Unit, source
-from olmo_hydra.data.wheels import machine_cache
 
 INDEX = "Translation-en"
 STANZA = re.compile(

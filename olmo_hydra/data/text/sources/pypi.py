@@ -6,7 +6,7 @@ from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import wheels
+from olmo_hydra.data.files import wheels
 from olmo_hydra.data.text.sources.archives import package_units, say
 from olmo_hydra.data.text.sources.registry import Origin, Unit, source
 

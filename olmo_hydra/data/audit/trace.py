@@ -12,11 +12,11 @@ from urllib.parse import unquote
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.files import TokenFile
-from olmo_hydra.data.instances import Source, Windows
-from olmo_hydra.data.mixture import Mixture
+from olmo_hydra.data.files.token_file import TokenFile
+from olmo_hydra.data.instances.kinds import Source, Windows
+from olmo_hydra.data.instances.mixture import Mixture
 from olmo_hydra.data.sampler import Sampler
-from olmo_hydra.data.tokenizer import Tokenizer
+from olmo_hydra.data.tokenizers.tokenizer import Tokenizer
 
 SEARCHED = 1 << 14  # tokens that are decoded together
 READ_TOGETHER = 1 << 22  # instances of an order that are looked at together

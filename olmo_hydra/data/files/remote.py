@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.once import make_once
+from olmo_hydra.data.files.once import make_once
 
 BLOCK = 1 << 24  # bytes copied at a time
 DRIVERS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}

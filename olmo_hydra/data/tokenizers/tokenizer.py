@@ -76,6 +76,6 @@ def build(name: str, folder: Path | None = None, report: Report | None = None) -
     tokenizers.check(name)
     if name == "bytes":
         return ByteTokenizer()
-    from olmo_hydra.data import bpe  # with a library that takes a while to import
+    from olmo_hydra.data.tokenizers import bpe  # with a library that takes a while to import
 
     return bpe.find(name, folder, report or (lambda line: print(line, file=sys.stderr)))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices, nearest
-from olmo_hydra.data import wheels
-from olmo_hydra.data.wanted import Wanted
+from olmo_hydra.data.files import wheels
+from olmo_hydra.data.files.wanted import Wanted
 
 PLACEHOLDER = "{TOKENIZER}"
 # ai2-olmo-core 3.0.0 on PyPI, and the sha256 of each of its mixes.

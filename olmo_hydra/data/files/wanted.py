@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import remote
-from olmo_hydra.data.files import TokenFile, open_file
-from olmo_hydra.data.places import Place
+from olmo_hydra.data.files.places import Place
+from olmo_hydra.data.files.token_file import TokenFile, open_file, remote
 
 THREADS = 32  # that ask for the sizes of remote files
 

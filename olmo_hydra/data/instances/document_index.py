@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.files import TokenFile
-from olmo_hydra.data.once import make_once
-from olmo_hydra.data.packing import documents, pack
+from olmo_hydra.data.files.once import make_once
+from olmo_hydra.data.files.token_file import TokenFile
+from olmo_hydra.data.instances.packing import documents, pack
 
 VERSION = "documents-v1"  # of packing and of the file: part of its name, and of fingerprints
 SAMPLE = 1024  # tokens of the beginning, the middle and the end of a file that decide whether it is the same

@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 
 from olmo_hydra.config.tokenizers import KNOWN
-from olmo_hydra.data.files import token_type
-from olmo_hydra.data.tokenizer import Tokenizer, build
+from olmo_hydra.data.files.token_file import token_type
+from olmo_hydra.data.tokenizers.tokenizer import Tokenizer, build
 
 
 class Named:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from olmo_hydra.data.consumption import Epoch
+from olmo_hydra.data.audit.consumption import Epoch
 from olmo_hydra.data.loader import Batches
 from olmo_hydra.data.opened import Data
 from olmo_hydra.data.sampler import Sampler

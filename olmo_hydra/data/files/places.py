@@ -5,7 +5,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.remote import Remote
+from olmo_hydra.data.files.remote import Remote
 
 Place = Path | Remote
 

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer as Library
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.tokenizers import KNOWN, trained_size
-from olmo_hydra.data import wheels
-from olmo_hydra.data.files import token_type
-from olmo_hydra.data.words import PATTERN, Words
+from olmo_hydra.data.files.token_file import token_type, wheels
+from olmo_hydra.data.tokenizers.words import PATTERN, Words
 
 FILE, COMPANION = "tokenizer.json", "tokenizer_config.json"
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
@@ -33,7 +32,7 @@ Report = Callable[[str], None]
 
 
 class BPE:
-    """A tokenizer of the `tokenizers` library; the interface is `olmo_hydra.data.tokenizer.Tokenizer`.
+    """A tokenizer of the `tokenizers` library; the interface is `olmo_hydra.data.tokenizers.tokenizer.Tokenizer`.
 
     Args:
       library: Its own marks of beginnings and ends, truncation and padding are not used.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data import npy
-from olmo_hydra.data.places import Place, local, peek, read_into, size_of, unreadable
+from olmo_hydra.data.files import npy
+from olmo_hydra.data.files.places import Place, local, peek, read_into, size_of, unreadable
 
 TYPES = tuple(np.dtype(name) for name in ("uint8", "<u2", "<u4", "<u8"))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from olmo_hydra.data.instances import Part
+from olmo_hydra.data.instances.kinds import Part
 from olmo_hydra.data.sampler import Sampler
 
 READ_TOGETHER = 1 << 22  # instances that are looked at together: bounds the memory beside the counts

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.instances import Part, Source, Span
+from olmo_hydra.data.instances.kinds import Part, Source, Span
 from olmo_hydra.data.order import BLOCK, Order
 
 VERSION = "sampled-v1"  # of the rules below: part of the fingerprint of a mixture

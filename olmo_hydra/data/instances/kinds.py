@@ -7,8 +7,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from olmo_hydra.data.document_index import How, Index
-from olmo_hydra.data.files import TokenFile
+from olmo_hydra.data.files.token_file import TokenFile
+from olmo_hydra.data.instances.document_index import How, Index
 
 
 class Span(NamedTuple):
