@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.files import remote
 from olmo_hydra.data.files.places import Place
-from olmo_hydra.data.files.token_file import TokenFile, open_file, remote
+from olmo_hydra.data.files.token_file import TokenFile, open_file
 
 THREADS = 32  # that ask for the sizes of remote files
 

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as Library
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.tokenizers import KNOWN, trained_size
-from olmo_hydra.data.files.token_file import token_type, wheels
+from olmo_hydra.data.files import wheels
+from olmo_hydra.data.files.token_file import token_type
 from olmo_hydra.data.tokenizers.words import PATTERN, Words
 
 FILE, COMPANION = "tokenizer.json", "tokenizer_config.json"
