@@ -67,7 +67,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
         print(interrupted, file=sys.stderr)
         return interrupted.status
     except KeyboardInterrupt:
-        print("stopped at once; the last checkpoint serves", file=sys.stderr)
+        print("stopped at once; the same command goes on from what is saved", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

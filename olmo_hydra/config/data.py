@@ -87,6 +87,13 @@ class DataConfig:
             value=self.document_positions,
             instead="data.document_mask=true, or data.document_positions=continued",
         )
+        require(
+            not self.filter_padding or self.instances is Instances.packed,
+            "is what OLMo-core does in packed instances; there is nothing to compare with in others",
+            key="data.filter_padding",
+            value=True,
+            instead="data.filter_padding=false",
+        )
         for name in ("heldout_bytes", "heldout_document_bytes"):
             value = getattr(self, name)
             require(

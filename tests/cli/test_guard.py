@@ -36,7 +36,7 @@ def ending(error: BaseException, *, in_hydra: bool = False) -> int:
         (RequestError("must be even", key="model.n", value=3), 2, "error: model.n=3: must be even\n"),
         (RunFailed("the loss is nan"), 1, "failed: the loss is nan\n"),
         (Interrupted(15, 7), 143, "stopped after update 7, which is saved: the same command continues\n"),
-        (KeyboardInterrupt(), 130, "stopped at once; the last checkpoint serves\n"),
+        (KeyboardInterrupt(), 130, "stopped at once; the same command goes on from what is saved\n"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )

@@ -179,6 +179,11 @@ def test_documents_are_looked_for_once(tmp_path, monkeypatch, of):
     assert len(pickle.dumps(again)) < 2000  # opened where it is read
     assert [again.spans(i) for i in range(len(again))] == [first.spans(i) for i in range(len(first))]
     assert (again.parts, again.dropped, again.padding) == (first.parts, first.dropped, first.padding)
+    tokens = np.fromfile(paths[2], "<u2")
+    tokens[2000] = END if tokens[2000] != END else 1  # where no sample is taken
+    write(paths[2], tokens)
+    moved = of(files_of(paths), 16, END, tmp_path / "cache")
+    assert [moved.spans(i) for i in range(len(moved))] != [first.spans(i) for i in range(len(first))]
     write(paths[1], rng.choice([1, 2, 3, END], 5000))  # of the same size, but another text
     assert of(files_of(paths), 16, END, tmp_path / "cache").dropped != first.dropped
     (index,) = [path for path in (tmp_path / "cache").glob("*.bin") if path == first._index.file]

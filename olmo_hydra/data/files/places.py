@@ -28,6 +28,14 @@ def size_of(place: Place) -> int:
     return found.st_size
 
 
+def modified(place: Place) -> int | None:
+    """When a local file was last written, in nanoseconds of the system's clock; None: it is behind a URL."""
+    try:
+        return None if isinstance(place, Remote) else place.stat().st_mtime_ns
+    except OSError as error:
+        raise unreadable(place, error) from error
+
+
 def peek(place: Place, start: int, count: int) -> bytes:
     """Few bytes, or as many as there are, for which nothing is copied. Raises RequestError, naming the file."""
     if isinstance(place, Remote) and not (place.place and place.place.is_file()):
