@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from olmo_hydra.data.audit.audit import consumption, findings, masked
+from olmo_hydra.data.audit import consumption
+from olmo_hydra.data.audit.audit import findings, masked
 from olmo_hydra.data.audit.consumption import simulate
 from olmo_hydra.data.audit.picture import Bar, picture
 from olmo_hydra.data.instances.kinds import Part

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.data import Instances, TokenSourceConfig
 from olmo_hydra.config.tokenizers import KNOWN
-from olmo_hydra.data.files.token_file import open_file, remote
+from olmo_hydra.data.files import remote
+from olmo_hydra.data.files.token_file import open_file
 from olmo_hydra.data.fingerprint import differences, fingerprint, of_olmo_core
 
 DOLMA2 = KNOWN["dolma2"]

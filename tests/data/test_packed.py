@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.data import Instances
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.instances.kinds import Packed, Padded, Part, document_index
+from olmo_hydra.data.instances import document_index
+from olmo_hydra.data.instances.kinds import Packed, Padded, Part
 from olmo_hydra.data.loader import document_numbers
 from olmo_hydra.data.opened import share
 from tests.data.token_files import END, PAD, batches_of, files_of, write

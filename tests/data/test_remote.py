@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.files.token_file import open_file, remote
+from olmo_hydra.data.files import remote
+from olmo_hydra.data.files.token_file import open_file
 from tests.components import require_component
 
 TOKENS = np.arange(5000, dtype="<u2")
