@@ -11,7 +11,6 @@ heldout/<domain>/...               likewise
 
 import bisect
 import gzip
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import numpy as np
 
 from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.files.hashes import sha256_of_file, sha256_of_json
 from olmo_hydra.data.files.token_file import TokenFile, open_file
 from olmo_hydra.data.heldout import HeldoutDocument, limited
 from olmo_hydra.data.tokenizers.tokenizer import build
@@ -86,7 +86,7 @@ class Corpus:
     def fingerprint(self) -> str:
         """sha256 of what determines the tokens: the tokenizer, and the order and content of all token files."""
         files = [(file["path"], file["bytes"], file["sha256"]) for file in self.manifest["files"]]
-        return digest([self.manifest["tokenizer"], files])
+        return sha256_of_json([self.manifest["tokenizer"], files])
 
     def train_files(self) -> list[TokenFile]:
         """Token files to train on, in domain order, with an end after every document."""
@@ -137,9 +137,8 @@ class Corpus:
         totals = {domain: {split: _nothing() for split in SPLITS} for domain in self.domains}
         for file in self.manifest["files"]:
             for part in (file, file["index"]):
-                with (self.folder / part["path"]).open("rb") as opened:
-                    if hashlib.file_digest(opened, "sha256").hexdigest() != part["sha256"]:
-                        raise _damaged(self.folder, f"the content of {part['path']} has changed")
+                if sha256_of_file(self.folder / part["path"]) != part["sha256"]:
+                    raise _damaged(self.folder, f"the content of {part['path']} has changed")
             entries = self.entries(file)
             ends = np.array([entry.end for entry in entries])
             starts = np.concatenate([[0], ends[:-1]]).tolist()
@@ -179,12 +178,7 @@ def split_point(split_seed: int, domain: str, name: str) -> float:
 
     It depends on nothing but the three arguments, so that documents that come or go move no other one across the split.
     """
-    return int(digest([split_seed, domain, name])[:13], 16) / 16**13  # 52 bits: exact in a float
-
-
-def digest(content: Any) -> str:
-    """sha256 of a value's JSON."""
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return int(sha256_of_json([split_seed, domain, name])[:13], 16) / 16**13  # 52 bits: exact in a float
 
 
 def _nothing() -> dict[str, int]:

@@ -9,17 +9,18 @@ from typing import Any
 from olmo_hydra.config.data import DataConfig, FilesConfig, MixConfig, PreparedConfig, TextConfig, TokensConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.tokenizers import KNOWN
-from olmo_hydra.data.corpus import Corpus, digest
+from olmo_hydra.data.corpus import Corpus
+from olmo_hydra.data.files.hashes import sha256_of_json
 from olmo_hydra.data.files.mix import is_named, read_mix, shuffled
 from olmo_hydra.data.files.token_file import TokenFile, token_type
 from olmo_hydra.data.files.wanted import Wanted, expand, open_all
 from olmo_hydra.data.fingerprint import samples
 from olmo_hydra.data.heldout import HeldoutDocument, of_files
+from olmo_hydra.data.report import Report
 from olmo_hydra.data.text.prepare import prepare
 from olmo_hydra.data.tokenizers.named import Named
 from olmo_hydra.data.tokenizers.tokenizer import Tokenizer, build
 
-Report = Callable[[str], None]
 COPIES = "files"  # folder of the cache for remote files
 
 
@@ -142,7 +143,7 @@ def _files(cfg: FilesConfig, wanted: list[Wanted], cache: Path, report: Report) 
         "name": cfg.name,
         "root": cfg.root,
         "domains": _totals({"train": files, "heldout": heldout}),
-        "heldout": digest(hashes) if hashes else None,
+        "heldout": sha256_of_json(hashes) if hashes else None,
     }
     limits = cfg.heldout_bytes, cfg.heldout_document_bytes
     return Listing(tokenizer, files, partial(of_files, heldout, tokenizer, *limits), facts)

@@ -16,10 +16,9 @@ from olmo_hydra.data.instances.kinds import Packed, Padded, Source, Windows
 from olmo_hydra.data.instances.mixture import Ingredient, Mixture
 from olmo_hydra.data.listing import list_files
 from olmo_hydra.data.loader import Batches, Cut
+from olmo_hydra.data.report import Report
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.data.tokenizers.tokenizer import Tokenizer
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)

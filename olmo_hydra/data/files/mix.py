@@ -1,15 +1,15 @@
 """Mix files of OLMo-core: a label and a path a line, read from a file, the installed package, or its wheel on PyPI."""
 
-import hashlib
 import importlib.util
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices, nearest
 from olmo_hydra.data.files import wheels
+from olmo_hydra.data.files.hashes import sha256_of_file
 from olmo_hydra.data.files.wanted import Wanted
+from olmo_hydra.data.report import Report
 
 PLACEHOLDER = "{TOKENIZER}"
 # ai2-olmo-core 3.0.0 on PyPI, and the sha256 of each of its mixes.
@@ -45,7 +45,7 @@ DOLMA2_IN = {
 }
 
 
-def read_mix(name: str, tokenizer: str, key: str, report: Callable[[str], None]) -> list[Wanted]:
+def read_mix(name: str, tokenizer: str, key: str, report: Report) -> list[Wanted]:
     """The files of a mix, in order. One that stands there several times is read as often.
 
     Args:
@@ -99,14 +99,14 @@ def is_named(name: str) -> bool:
     return name in MIXES and not Path(name).is_file()
 
 
-def _find(name: str, key: str, report: Callable[[str], None]) -> Path:
+def _find(name: str, key: str, report: Report) -> Path:
     if Path(name).is_file():
         return Path(name)
     installed = _installed(name)
     if name not in MIXES and installed is not None:
         return installed
     if name in MIXES:
-        if installed is not None and hashlib.sha256(installed.read_bytes()).hexdigest() == MIXES[name]:
+        if installed is not None and sha256_of_file(installed) == MIXES[name]:
             return installed
         member = f"olmo_core/data/mixes/{name}.txt"
         return wheels.member("ai2-olmo-core", "3.0.0", WHEEL, member, MIXES[name], wheels.machine_cache(), report)

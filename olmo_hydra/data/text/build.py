@@ -8,7 +8,6 @@
 6. The pieces of a domain are joined to token files, and all is described in a manifest.
 """
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -22,7 +21,9 @@ from typing import Any
 from olmo_hydra.config.data import TextConfig
 from olmo_hydra.config.errors import require
 from olmo_hydra.config.tokenizers import trained_size
-from olmo_hydra.data.corpus import MANIFEST, SPLITS, digest
+from olmo_hydra.data.corpus import MANIFEST, SPLITS
+from olmo_hydra.data.files.hashes import sha256_of_file, sha256_of_json
+from olmo_hydra.data.report import Report
 from olmo_hydra.data.text import parts, shared
 from olmo_hydra.data.text.choose import Chooser
 from olmo_hydra.data.text.parts import Part
@@ -30,8 +31,6 @@ from olmo_hydra.data.text.shards import join
 from olmo_hydra.data.text.sources import Unit, units
 from olmo_hydra.data.text.workers import Task, Workers
 from olmo_hydra.data.tokenizers import bpe, tokenizer
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
     start = time.monotonic()
     found = [(domain, unit) for domain in cfg.domains for unit in units(domain, cfg.domains[domain])]
     texts = [_state(domain.path) for domain in cfg.domains.values()]
-    key = digest([origin, [(domain, unit.name, repr(unit.origin)) for domain, unit in found], texts])[:16]
+    key = sha256_of_json([origin, [(domain, unit.name, repr(unit.origin)) for domain, unit in found], texts])[:16]
     work, corpus = folder / key / "parts", folder / key / "corpus"
     for path in (work, corpus):
         path.mkdir(parents=True, exist_ok=True)
@@ -230,4 +229,4 @@ def _line(domain: str, summary: dict[str, Any]) -> str:
 
 
 def _hash(file: Path) -> dict[str, str]:
-    return {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()} if file.is_file() else {}
+    return {"sha256": sha256_of_file(file)} if file.is_file() else {}

@@ -6,22 +6,22 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from olmo_hydra.config.data import DataConfig, TextConfig
 from olmo_hydra.config.errors import RequestError, require
-from olmo_hydra.data.corpus import MANIFEST, Corpus, digest
+from olmo_hydra.data.corpus import MANIFEST, Corpus
+from olmo_hydra.data.files.hashes import sha256_of_json
+from olmo_hydra.data.report import Report
 from olmo_hydra.data.text.build import Settings, build_corpus
 from olmo_hydra.data.text.sources.installed import installed
 
 # What decides how a corpus is read, not what is in it.
 USE = {field.name for field in dataclasses.fields(DataConfig)} - {"name", "tokenizer"}
 ALGORITHM = 2  # raise it when the same recipe and text would give other token files
-
-Report = Callable[[str], None]
 
 
 def prepare(cfg: TextConfig, cache: Path, report: Report) -> Corpus:
@@ -40,7 +40,7 @@ def prepare(cfg: TextConfig, cache: Path, report: Report) -> Corpus:
     """
     settings = Settings(workers=cores())
     recipe = recipe_of(cfg, settings)
-    folder = cache / f"{cfg.name}-{digest([ALGORITHM, recipe])[:8]}"
+    folder = cache / f"{cfg.name}-{sha256_of_json([ALGORITHM, recipe])[:8]}"
     if not folder.exists():
         with _writable(cache, "run.root", "run.root=<a folder you can write, with some space>"):
             _prepare(cfg, recipe, folder, settings, report)

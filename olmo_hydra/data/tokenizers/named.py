@@ -1,12 +1,13 @@
 """A tokenizer that is known by its name: training on token files needs its ids, and only text needs its file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from olmo_hydra.config.tokenizers import KNOWN
 from olmo_hydra.data.files.token_file import token_type
+from olmo_hydra.data.report import Report
 from olmo_hydra.data.tokenizers.tokenizer import Tokenizer, build
 
 
@@ -18,7 +19,7 @@ class Named:
       report: Receives a line before a download.
     """
 
-    def __init__(self, name: str, report: Callable[[str], None]):
+    def __init__(self, name: str, report: Report):
         ids = KNOWN[name]
         self.vocab_size, self.eos, self.pad = ids.vocab_size, ids.eos, ids.pad
         self.dtype = token_type(ids.vocab_size)

@@ -1,15 +1,14 @@
 """Tokenizers: text to token ids and back."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from olmo_hydra.config import tokenizers
-
-Report = Callable[[str], None]
+from olmo_hydra.data.report import Report
 
 
 class Tokenizer(Protocol):

@@ -1,6 +1,5 @@
 """Archives of published packages: fetched once for a machine, unpacked, and read as folders of files."""
 
-import hashlib
 import sys
 import tempfile
 from collections.abc import Callable
@@ -38,12 +37,6 @@ def package_units(
     # Links lead to other names of the same text, or out of the package.
     paths = [path for path in matching(root, cfg) if not path.is_symlink()]
     return grouped(read_as(cfg, [(f"{package}/{path.relative_to(root).as_posix()}", path) for path in paths]), origin)
-
-
-def sha256(path: Path) -> str:
-    """Of a file's content, in hex."""
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def say(line: str) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.files.hashes import sha256_of_file
 from olmo_hydra.data.files.once import make_once
 from olmo_hydra.data.files.wheels import machine_cache
-from olmo_hydra.data.text.sources.archives import package_units, say, sha256
+from olmo_hydra.data.text.sources.archives import package_units, say
 from olmo_hydra.data.text.sources.files import grouped
 from olmo_hydra.data.text.sources.records import json_lines_pieces
 from olmo_hydra.data.text.sources.registry import Origin, Unit, source
@@ -40,7 +41,7 @@ def deb(cfg: DomainConfig) -> list[Unit]:
     for package in packages:
         archive = _archive(folder, package)
         assert archive is not None, "apt-get download has not left what it said it did"
-        origin = Origin("deb", _name(package), _version(archive), sha256(archive))
+        origin = Origin("deb", _name(package), _version(archive), sha256_of_file(archive))
         units += package_units(_name(package), archive, cfg, origin, _unpack)
     return units
 
@@ -54,7 +55,7 @@ def apt_descriptions(cfg: DomainConfig) -> list[Unit]:
     folder = machine_cache() / "debian"
     records = folder / "descriptions.jsonl"
     make_once(records, partial(_write_descriptions, folder))
-    origin = Origin("deb", INDEX, "", sha256(records))
+    origin = Origin("deb", INDEX, "", sha256_of_file(records))
     return grouped(json_lines_pieces("descriptions", records, records.stat().st_size, "text"), origin)
 
 
