@@ -245,3 +245,9 @@ class TokensConfig(FilesConfig):
             value=self.mixture_tokens,
             instead="data.mixture_tokens=null",
         )
+        require(
+            self.mixture_seed is None or 0 <= self.mixture_seed < 2**32,
+            "must lie in [0, 2^32)",
+            key="data.mixture_seed",
+            value=self.mixture_seed,
+        )

@@ -91,6 +91,10 @@ WRONG = [
     (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: inf}}}}'", ["data.sources.a.ratio=inf"]),
     (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: 1, max_repetition: 0.5}}}}'", ["a.max_repetition=0.5"]),
     (f"{TOKENS} '+data.sources={{a: {{paths: [a]}}}}' data.mixture_tokens=5", ["data.mixture_tokens=5", "ratio"]),
+    (
+        f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: 1}}}}' data.mixture_seed=-1",
+        ["data.mixture_seed=-1", "[0, 2^32)"],
+    ),
     ("model.d_model=99999999", ["model.head_dim=64", "a divisor"]),
     ("eval.every=0", ["eval.every=0", "at least 1"]),
     ("checkpoint.keep=0", ["checkpoint.keep=0"]),
