@@ -70,12 +70,13 @@ def _prepared(cfg: PreparedConfig, cache: Path, report: Report) -> Listing:
         )
     corpus = Corpus(folder)
     made_with = corpus.manifest["recipe"]["tokenizer"]
-    if made_with not in (cfg.tokenizer, str(Path(cfg.tokenizer).expanduser().resolve())):
+    is_file = cfg.tokenizer.endswith(".json")
+    if build(cfg.tokenizer) != corpus.tokenizer if is_file else made_with != cfg.tokenizer:
         raise RequestError(
             f"is not the tokenizer of the corpus, which was prepared with {made_with}",
             key="data.tokenizer",
             value=cfg.tokenizer,
-            instead=f"data.tokenizer={made_with}",
+            instead=f"data.tokenizer={folder / 'tokenizer.json' if made_with.endswith('.json') else made_with}",
         )
     return _corpus(cfg, corpus)
 

@@ -1,5 +1,7 @@
 """From a config to files, batches, held-out documents and a fingerprint."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -209,6 +211,20 @@ def test_a_prepared_corpus(cfg, tmp_path) -> None:
         opened(tmp_path, *typed, "data.tokenizer=bpe:300")
     with refused("data.path", "no such folder", "data prepare"):
         opened(tmp_path, "data=prepared", f"data.path={tmp_path}/absent")
+
+
+def test_the_tokenizer_of_a_corpus_is_told_by_what_it_is(cfg, tmp_path) -> None:
+    corpus = prepare(replace(cfg, tokenizer="bpe:300"), tmp_path / "made", lambda _: None)
+    typed = ["data=prepared", f"data.path={corpus.folder}", "model.vocab_size=512"]
+    for name, tokenizer in (("same", corpus.tokenizer), ("other", bpe.train(["other words, and yet others"] * 9, 270))):
+        (tmp_path / name).mkdir()
+        tokenizer.save(tmp_path / name)
+    (tmp_path / "same/tokenizer.json").write_text(
+        json.dumps(json.loads((tmp_path / "same/tokenizer.json").read_text()), indent=3)
+    )
+    assert opened(tmp_path, *typed, f"data.tokenizer={tmp_path}/same/tokenizer.json").tokenizer.vocab_size == 300
+    with refused("prepared with bpe:300", "data.tokenizer=bpe:300"):
+        opened(tmp_path, *typed, f"data.tokenizer={tmp_path}/other/tokenizer.json")
 
 
 def test_less_than_a_batch(root) -> None:

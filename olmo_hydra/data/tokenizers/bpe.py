@@ -80,6 +80,12 @@ class BPE:
         """The text of ids. Ids that are no text (special tokens, padding of the vocabulary) show as nothing."""
         return self.library.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both give the same ids, wherever their files lie and however those are laid out."""
+        if not isinstance(other, BPE):
+            return False
+        return (self.eos, self.pad, self.library.to_str()) == (other.eos, other.pad, other.library.to_str())
+
     def save(self, folder: Path) -> None:
         """Writes `tokenizer.json`, and beside it which tokens end a document and fill up."""
         ends = {"eos_token": self.library.id_to_token(self.eos), "pad_token": self.library.id_to_token(self.pad)}
