@@ -9,20 +9,16 @@ heldout/<domain>/...               likewise
 ```
 """
 
-import bisect
-import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 import numpy as np
 
 from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data import companion
 from olmo_hydra.data.files.hashes import sha256_of_file, sha256_of_json
 from olmo_hydra.data.files.token_file import TokenFile, open_file
 from olmo_hydra.data.heldout import HeldoutDocument, limited
@@ -30,38 +26,14 @@ from olmo_hydra.data.tokenizers.tokenizer import build
 
 SPLITS = ("train", "heldout")
 MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A document in the index of a token file: its tokens are `[start:end]`, the last of them its end.
-
-    `n_bytes` and `sha256` are of its text as UTF-8.
-    """
-
-    start: int
-    end: int
-    name: str
-    n_bytes: int
-    sha256: str
-
-    def line(self) -> str:
-        """As OLMo-core's companion of a token file has it: it reads the first two fields, divided by commas."""
-        name = quote(self.name, safe="/ :=@+", errors="surrogateescape")
-        return f"{self.start},{self.end},{name},{self.n_bytes},{self.sha256}\n"
-
-    @classmethod
-    def of(cls, line: str) -> "Entry":
-        """The entry of a line."""
-        start, end, name, n_bytes, sha256 = line.rstrip("\n").split(",")
-        return cls(int(start), int(end), unquote(name, errors="surrogateescape"), int(n_bytes), sha256)
+OF_A_FILE = ("path", "bytes", "sha256")  # in the manifest
 
 
 class Corpus:
     """A corpus that `prepare` wrote, opened from its folder.
 
     Raises:
-      RequestError: The folder is damaged: no readable manifest, or a file of another size than the manifest says.
+      RequestError: The folder is no corpus, or damaged: no readable manifest, or a file of another size than it says.
     """
 
     def __init__(self, folder: Path):
@@ -70,11 +42,14 @@ class Corpus:
             self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"its {MANIFEST} cannot be read") from error
+        _require_ours(folder, self.manifest)
         for file in self.manifest["files"]:
             for part in (file, file["index"]):
                 path = folder / part["path"]
                 if not path.is_file() or path.stat().st_size != part["bytes"]:
                     raise _damaged(folder, f"{part['path']} does not have the {part['bytes']} bytes of the manifest")
+        if self.manifest.get("fingerprint", self.fingerprint) != self.fingerprint:
+            raise _damaged(folder, "its fingerprint is not that of its files")
         self.tokenizer = build(self.manifest["recipe"]["tokenizer"], folder)
 
     @property
@@ -85,8 +60,7 @@ class Corpus:
     @property
     def fingerprint(self) -> str:
         """sha256 of what determines the tokens: the tokenizer, and the order and content of all token files."""
-        files = [(file["path"], file["bytes"], file["sha256"]) for file in self.manifest["files"]]
-        return sha256_of_json([self.manifest["tokenizer"], files])
+        return fingerprint_of(self.manifest["tokenizer"], self.manifest["files"])
 
     def train_files(self) -> list[TokenFile]:
         """Token files to train on, in domain order, with an end after every document."""
@@ -94,20 +68,6 @@ class Corpus:
         return [
             open_file(self.folder / file["path"], dtype, label=file["domain"], name=file["path"])
             for file in self._files("train")
-        ]
-
-    def document_at(self, file: int, offset: int) -> Entry:
-        """The document that a token is of; `file` counts `train_files`."""
-        entries = self._train_entries[file]
-        return entries[bisect.bisect_right(entries, offset, key=lambda entry: entry.start) - 1]
-
-    def find(self, name: str) -> list[tuple[int, int, int]]:
-        """Where documents of that name are trained on: number of the file, first token, the one after the last."""
-        return [
-            (file, entry.start, entry.end)
-            for file, entries in enumerate(self._train_entries)
-            for entry in entries
-            if entry.name == name
         ]
 
     def heldout_documents(self, cfg: DataConfig) -> dict[str, list[HeldoutDocument]]:
@@ -127,10 +87,9 @@ class Corpus:
         """
         return limited(self._heldout(domain), self.tokenizer, max_bytes, max_document_bytes)
 
-    def entries(self, file: dict[str, Any]) -> list[Entry]:
-        """The documents of a file of the manifest, in order."""
-        with gzip.open(self.folder / file["index"]["path"], "rt", encoding="utf-8", newline="\n") as index:
-            return [Entry.of(line) for line in index]
+    def entries(self, file: dict[str, Any]) -> list[companion.Entry]:
+        """The documents of a file of the manifest, in order; their further fields are bytes and sha256 of the text."""
+        return list(companion.entries(self.folder / file["index"]["path"]))
 
     def verify(self) -> None:
         """Reads every file. Raises RequestError unless hashes, indices, ends of documents and totals agree."""
@@ -148,15 +107,11 @@ class Corpus:
                 raise _damaged(self.folder, f"the documents of {file['path']} are not those of its index")
             total = totals[file["domain"]][file["split"]]
             total["documents"] += len(entries)
-            total["bytes"] += sum(entry.n_bytes for entry in entries)
+            total["bytes"] += sum(int(entry.more[0]) for entry in entries)
             total["tokens"] += len(tokens)
         for domain, summary in self.manifest["domains"].items():
             if {split: summary[split] for split in SPLITS} != totals[domain]:
                 raise _damaged(self.folder, f"the totals of {domain} are not those of its documents")
-
-    @cached_property
-    def _train_entries(self) -> list[list[Entry]]:
-        return [self.entries(file) for file in self._files("train")]
 
     def _files(self, split: str, domain: str | None = None) -> Iterator[dict[str, Any]]:
         for file in self.manifest["files"]:
@@ -170,7 +125,12 @@ class Corpus:
         for entry, path in sorted(placed, key=lambda found: split_point(split_seed, domain, found[0].name)):
             length = entry.end - 1 - entry.start
             tokens = np.fromfile(self.folder / path, dtype, length, offset=entry.start * dtype.itemsize)
-            yield HeldoutDocument(entry.name, tokens, entry.n_bytes)
+            yield HeldoutDocument(entry.name, tokens, int(entry.more[0]))
+
+
+def fingerprint_of(tokenizer: dict[str, Any], files: list[dict[str, Any]]) -> str:
+    """A corpus's fingerprint, from the entries `tokenizer` and `files` of its manifest."""
+    return sha256_of_json([tokenizer, [(file["path"], file["bytes"], file["sha256"]) for file in files]])
 
 
 def split_point(split_seed: int, domain: str, name: str) -> float:
@@ -183,6 +143,27 @@ def split_point(split_seed: int, domain: str, name: str) -> float:
 
 def _nothing() -> dict[str, int]:
     return {"documents": 0, "bytes": 0, "tokens": 0}
+
+
+def _require_ours(folder: Path, manifest: Any) -> None:
+    """Refuses a manifest that has not what is read of one."""
+    try:
+        manifest["recipe"]["split_seed"]
+        complete = (
+            isinstance(manifest["recipe"]["tokenizer"], str)
+            and {"algorithm", "python", "tokenizer"} <= manifest.keys()
+            and all(summary[split]["documents"] >= 0 for summary in manifest["domains"].values() for split in SPLITS)
+            and all(part[key] for file in manifest["files"] for part in (file, file["index"]) for key in OF_A_FILE)
+            and all(file["split"] in SPLITS and file["domain"] in manifest["domains"] for file in manifest["files"])
+        )
+    except (KeyError, TypeError, AttributeError):
+        complete = False
+    if not complete:
+        raise RequestError(
+            f"is no prepared corpus: its {MANIFEST} is of something else",
+            where=str(folder),
+            instead="a folder that `olmo-hydra data prepare SOURCE... --out FOLDER` made",
+        )
 
 
 def _damaged(folder: Path, problem: str) -> RequestError:

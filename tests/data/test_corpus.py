@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.corpus import Corpus, Entry, split_point
+from olmo_hydra.data.corpus import Corpus, split_point
 from olmo_hydra.data.heldout import cut
 from olmo_hydra.data.text.prepare import prepare
 
@@ -25,17 +25,14 @@ def entries_of(corpus, split, domain):
 
 def test_train_files_are_the_documents(corpus, library):
     assert [file.label for file in corpus.train_files()] == corpus.domains == ["asyncio", "formats"]
-    for number, file in enumerate(corpus.train_files()):
+    for file in corpus.train_files():
         tokens = file.tokens()
         assert len(tokens) == corpus.manifest["domains"][file.label]["train"]["tokens"]
         folder = library / "asyncio" if file.label == "asyncio" else library
         for entry in entries_of(corpus, "train", file.label):
             raw = (folder / entry.name).read_bytes()
             assert tokens[entry.start : entry.end].tolist() == [*raw, 256]
-            assert (entry.n_bytes, entry.sha256) == (len(raw), hashlib.sha256(raw).hexdigest())
-            assert corpus.find(entry.name) == [(number, entry.start, entry.end)]
-            for offset in (entry.start, entry.end - 1):
-                assert corpus.document_at(number, offset) == entry
+            assert entry.more == (str(len(raw)), hashlib.sha256(raw).hexdigest())
 
 
 def test_the_index_is_read_by_the_rule_of_olmo_core(corpus):
@@ -46,13 +43,6 @@ def test_the_index_is_read_by_the_rule_of_olmo_core(corpus):
             bounds = [tuple(map(int, line.split(",")[:2])) for line in index]
         ends = np.flatnonzero(np.fromfile(path, "<u2") == 256) + 1
         assert bounds == list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-@given(st.text(st.characters(codec="utf-8") | st.sampled_from("\udc80\udcff,%\n\r\x85\u2028")))
-def test_any_name_goes_into_a_line_of_the_index(name):
-    line = Entry(3, 70, name, 66, "ab").line()
-    assert line.splitlines() == [line[:-1]] and line.count(",") == 4 and line.isascii()
-    assert Entry.of(line) == Entry(3, 70, name, 66, "ab")
 
 
 def test_heldout_documents_are_the_files(corpus, library):
@@ -121,6 +111,28 @@ def test_damage_is_found(corpus):
     manifest.write_text(json.dumps(corpus.manifest)[:-1])
     with pytest.raises(RequestError, match="manifest"):
         Corpus(corpus.folder)
+
+
+def test_the_fingerprint_is_in_the_manifest_and_of_its_files(corpus):
+    manifest = corpus.folder / "manifest.json"
+    assert json.loads(manifest.read_text())["fingerprint"] == corpus.fingerprint
+    changed = corpus.manifest | {"fingerprint": "0" * 64}
+    manifest.write_text(json.dumps(changed))
+    with pytest.raises(RequestError, match="fingerprint is not that of its files"):
+        Corpus(corpus.folder)
+    del changed["fingerprint"]  # as before there was one
+    manifest.write_text(json.dumps(changed))
+    assert Corpus(corpus.folder).fingerprint == corpus.fingerprint
+
+
+@pytest.mark.parametrize("gone", ["recipe", "domains", "files", "tokenizer", "python", "algorithm", None])
+def test_a_manifest_of_something_else(corpus, gone):
+    content = {"name": "an app"} if gone is None else {k: v for k, v in corpus.manifest.items() if k != gone}
+    for other in (content, [content]):
+        (corpus.folder / "manifest.json").write_text(json.dumps(other))
+        with pytest.raises(RequestError, match="no prepared corpus") as caught:
+            Corpus(corpus.folder)
+        assert "rm" not in caught.value.instead
 
 
 def test_an_index_of_other_documents_is_found(corpus):

@@ -1,17 +1,16 @@
 """From an update to the documents it reads, and from a document to the updates that read it."""
 
-import gzip
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.companion import ENDING, entries
 from olmo_hydra.data.files.token_file import TokenFile
 from olmo_hydra.data.instances.kinds import Source, Windows
 from olmo_hydra.data.instances.mixture import Mixture
@@ -75,27 +74,17 @@ def printable(text: str) -> str:
 def names_of(file: TokenFile) -> Names | None:
     """The documents of a file by the `.csv.gz` beside it; None if there is none.
 
-    Its lines begin with start, end and name, divided by commas: Dolma's format, of which OLMo-core reads the first two
-    fields. Names are percent-encoded, as in the corpora that this program prepares.
-
     Raises:
       RequestError: It cannot be read.
     """
-    if not isinstance(file.path, Path) or not (index := file.path.with_suffix(".csv.gz")).is_file():
+    if not isinstance(file.path, Path) or not (index := file.path.with_suffix(ENDING)).is_file():
         return None
-    starts, ends, names = [], [], []
-    try:
-        with gzip.open(index, "rt", encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                start, stop, *rest = line.rstrip("\n").split(",")
-                starts.append(int(start))
-                ends.append(int(stop))
-                names.append(unquote(rest[0]) if rest else "")
-    except (OSError, EOFError, ValueError) as error:
-        raise RequestError(
-            f"cannot be read, at line {len(starts) + 1}", where=str(index), instead="a whole file, or none"
-        ) from error
-    return Names(starts, ends, names)
+    found = Names([], [], [])
+    for entry in entries(index):
+        found.starts.append(entry.start)
+        found.ends.append(entry.end)
+        found.names.append(entry.name)
+    return found
 
 
 def named(files: Sequence[TokenFile], name: str) -> list[Piece]:

@@ -21,7 +21,7 @@ from typing import Any
 from olmo_hydra.config.data import TextConfig
 from olmo_hydra.config.errors import require
 from olmo_hydra.config.tokenizers import trained_size
-from olmo_hydra.data.corpus import MANIFEST, SPLITS
+from olmo_hydra.data.corpus import MANIFEST, SPLITS, fingerprint_of
 from olmo_hydra.data.files.hashes import sha256_of_file, sha256_of_json
 from olmo_hydra.data.report import Report
 from olmo_hydra.data.text import parts, shared
@@ -130,15 +130,17 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
         report(_line(domain, summary))
         if summary["absent"]:
             report(f"data: {domain} lacks packages that are not installed: {', '.join(summary['absent'])}")
+    described = {
+        "vocab_size": tokens.vocab_size,
+        "eos": tokens.eos,
+        "pad": tokens.pad,
+        **_hash(corpus / bpe.FILE),
+    }
     manifest = {
         **origin,
+        "fingerprint": fingerprint_of(described, files),
         "tokenizers": importlib.metadata.version("tokenizers"),
-        "tokenizer": {
-            "vocab_size": tokens.vocab_size,
-            "eos": tokens.eos,
-            "pad": tokens.pad,
-            **_hash(corpus / bpe.FILE),
-        },
+        "tokenizer": described,
         "packages": [
             asdict(package) for package in dict.fromkeys(p.unit.origin for p in pieces) if package is not None
         ],

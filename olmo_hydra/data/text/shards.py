@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from olmo_hydra.data.corpus import Entry
+from olmo_hydra.data.companion import ENDING, Entry
 from olmo_hydra.data.text.parts import Part
 
 Document = tuple[str, int, int, str]  # name, tokens with its end, bytes of text, sha256 of it
@@ -43,7 +43,7 @@ class _Shard:
     def __init__(self, corpus: Path, stem: str, itemsize: int):
         self._itemsize = itemsize
         self._tokens = _Hashed(corpus, f"{stem}.npy")
-        self._index = _Hashed(corpus, f"{stem}.csv.gz")
+        self._index = _Hashed(corpus, f"{stem}{ENDING}")
         # Neither the time nor a name: the same index has the same bytes.
         self._packed = gzip.GzipFile("", "wb", fileobj=self._index, mtime=0)
         self.n_tokens = 0
@@ -52,7 +52,7 @@ class _Shard:
     def add(self, document: Document, tokens: memoryview) -> None:
         name, n_tokens, n_bytes, sha256 = document
         end = self.n_tokens + n_tokens
-        self._packed.write(Entry(self.n_tokens, end, name, n_bytes, sha256).line().encode())
+        self._packed.write(Entry(self.n_tokens, end, name, (str(n_bytes), sha256)).line().encode())
         self._tokens.write(tokens)
         self.n_tokens = end
         self.description["documents"] += 1
