@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from olmo_hydra.data.files.places import peek
-from olmo_hydra.data.files.token_file import TokenFile
+from olmo_hydra.data.files.token_file import TokenFile, known
 from olmo_hydra.data.loader import IGNORED
 from olmo_hydra.eval.heldout import Score
 
@@ -14,10 +13,13 @@ COUNTED = 1 << 25  # tokens at most: 1 GB while they are counted, and some secon
 FILES = 128  # of a longer list, so many are read, each behind a URL with one request
 
 
-def text_to_count(files: Sequence[TokenFile]) -> list[np.ndarray]:
+def text_to_count(files: Sequence[TokenFile], vocab: int) -> list[np.ndarray]:
     """Training text for the counts: all of it, or about `COUNTED` tokens from the beginnings of files all through it.
 
     Of a remote file nothing but those is fetched. Every file gives the same share of its tokens.
+
+    Raises:
+      RequestError: A file has changed since it was opened, or holds a token past the `vocab` ids.
     """
     if sum(file.n_tokens for file in files) > COUNTED:
         files = files[:: -(-len(files) // FILES)]
@@ -25,7 +27,7 @@ def text_to_count(files: Sequence[TokenFile]) -> list[np.ndarray]:
     texts = []
     for file in files:
         count = file.n_tokens if total <= COUNTED else file.n_tokens * COUNTED // total
-        texts.append(np.frombuffer(peek(file.path, file.header, count * file.dtype.itemsize), file.dtype))
+        texts.append(known(file.peek(count), file, 0, vocab).astype(np.int64))
     return texts
 
 

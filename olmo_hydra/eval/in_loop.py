@@ -71,7 +71,7 @@ class InLoop:
 
     def _baselines(self) -> None:
         start = time.perf_counter()
-        texts = baselines.text_to_count(self._data.files)
+        texts = baselines.text_to_count(self._data.files, self._tokenizer.vocab_size)
         counted, there = sum(map(len, texts)), sum(file.n_tokens for file in self._data.files)
         for name, fit in (("unigram", baselines.unigram), ("trigram", baselines.trigram)):
             score = fit(texts, self._tokenizer.vocab_size)

@@ -42,6 +42,14 @@ def train(root: Path, *overrides: str, before: tuple[str, ...] = ()) -> subproce
     return subprocess.run(command, capture_output=True, text=True, env=variables, cwd=root)
 
 
+def hold_out(root: Path, *texts: bytes) -> None:
+    """Writes documents, and the mix that holds them out."""
+    tokens = [number for text in texts for number in (*text, 256)]
+    (root / "unseen").mkdir(exist_ok=True)
+    np.array(tokens, "<u2").tofile(root / "unseen" / "bytes.npy")
+    (root / "heldout.txt").write_text("prose,unseen/{TOKENIZER}.npy\n")
+
+
 def run_of(root: Path) -> Path:
     (directory,) = root.glob("nano-*")
     return directory
@@ -87,6 +95,17 @@ def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resu
     (root / "web.npy").write_bytes(whole)
     done = train(root)
     assert done.returncode == 0 and last_row(directory)["step"] == 24, done.stderr[-3000:]
+
+
+def test_a_wrong_token_is_named_where_text_is_held_out(root: Path) -> None:
+    """The baselines read training text before the first batch does."""
+    hold_out(root, b"Text that is never trained on.")
+    tokens = np.fromfile(root / "code.npy", "<u2")
+    tokens[5] = 60000
+    tokens.tofile(root / "code.npy")
+    done = train(root, f"data.heldout_mix={root}/heldout.txt")
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-3000:]
+    assert "token 60000 is past the 257 ids" in done.stderr and "code.npy, at token 5" in done.stderr
 
 
 def test_a_sampler_that_shards_twice_is_told_at_once_and_distrusted_in_the_report(root: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files.remote import Remote, find
 from olmo_hydra.data.files.token_file import TokenFile, open_file
 from olmo_hydra.eval import baselines
@@ -94,12 +95,12 @@ def files_of(folder: Path, sizes: list[int]) -> list[TokenFile]:
 
 def test_of_much_text_the_same_share_of_every_file_is_counted(tmp_path, monkeypatch) -> None:
     files = files_of(tmp_path, [1000, 0, 200, 8800])
-    assert [len(text) for text in baselines.text_to_count(files)] == [1000, 0, 200, 8800]
+    assert [len(text) for text in baselines.text_to_count(files, 257)] == [1000, 0, 200, 8800]
     monkeypatch.setattr(baselines, "COUNTED", 1000)
-    texts = baselines.text_to_count(files)
+    texts = baselines.text_to_count(files, 257)
     assert [len(text) for text in texts] == [100, 0, 20, 880] and set(texts[3].tolist()) == {3}
     monkeypatch.setattr(baselines, "FILES", 4)
-    texts = baselines.text_to_count(files_of(tmp_path, [500] * 10))
+    texts = baselines.text_to_count(files_of(tmp_path, [500] * 10), 257)
     assert [text[0] for text in texts] == [0, 3, 6, 9] and sum(map(len, texts)) == 1000
 
 
@@ -108,5 +109,31 @@ def test_of_a_remote_file_only_what_is_counted_is_fetched(tmp_path, monkeypatch)
     monkeypatch.setattr(Remote, "copy", lambda self: pytest.fail("the whole file was fetched"))
     (local,) = files_of(tmp_path, [1000])
     remote = replace(local, path=find(f"local://{local.path}", tmp_path / "copies"))
-    (text,) = baselines.text_to_count([remote])
+    (text,) = baselines.text_to_count([remote], 257)
     assert text.tolist() == [0] * 64
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<u2", "<u4", "<u8"])
+def test_files_of_any_integer_give_the_same_numbers(tmp_path, dtype) -> None:
+    """Real `.npy` files say their own type, 8 bytes among them."""
+    tokens = np.random.default_rng(2).integers(0, VOCAB, 200)
+    np.save(tmp_path / "a.npy", tokens.astype(dtype))
+    file = open_file(tmp_path / "a.npy", np.dtype("<u2"), label="text")
+    asked = tokens[None, :-1].astype(np.int32), tokens[None, 1:].astype(np.int32)
+    for fit in (unigram, trigram):
+        expected = fit([tokens], VOCAB)(*asked)
+        np.testing.assert_array_equal(fit(baselines.text_to_count([file], VOCAB), VOCAB)(*asked), expected)
+
+
+def test_a_token_past_the_vocabulary_and_a_file_that_has_shrunk_are_named(tmp_path) -> None:
+    (file,) = files_of(tmp_path, [1000])
+    with file.path.open("r+b") as opened:
+        opened.seek(2 * 700)
+        opened.write(np.uint16(300).tobytes())
+    with pytest.raises(RequestError, match="token 300 is past the 257 ids") as refused:
+        baselines.text_to_count([file], 257)
+    assert refused.value.where == f"{file.path}, at token 700"
+    with file.path.open("r+b") as opened:
+        opened.truncate(2 * 500 + 1)
+    with pytest.raises(RequestError, match="changed since it was opened"):
+        baselines.text_to_count([file], 257)

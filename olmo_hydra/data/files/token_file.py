@@ -63,6 +63,13 @@ class TokenFile:
                 raise self._changed(offset + got)
         return tokens
 
+    def peek(self, count: int) -> np.ndarray:
+        """The first `count` tokens, for which nothing is copied. Raises RequestError as `read` does."""
+        raw = peek(self.path, self.header, count * self.dtype.itemsize)
+        if len(raw) < count * self.dtype.itemsize:
+            raise self._changed(self.header + len(raw))
+        return np.frombuffer(raw, self.dtype)
+
     def _changed(self, size: int) -> RequestError:
         return RequestError(
             f"the file has changed since it was opened: it had {self.n_bytes:,} bytes, and has {size:,}",
@@ -108,12 +115,16 @@ def open_file(
 
 def tokens_of(files: Sequence[TokenFile], file: int, start: int, length: int, vocab_size: int) -> np.ndarray:
     """Tokens of one of `files`. Raises RequestError, naming file and offset, for an id past the vocabulary."""
-    tokens = files[file].read(start, start + length)
-    if length and int(tokens.max()) >= vocab_size:
+    return known(files[file].read(start, start + length), files[file], start, vocab_size)
+
+
+def known(tokens: np.ndarray, file: TokenFile, start: int, vocab_size: int) -> np.ndarray:
+    """`tokens`, which `file` has from `start` on. Raises RequestError for an id past the vocabulary."""
+    if len(tokens) and int(tokens.max()) >= vocab_size:
         at = int(np.argmax(tokens >= vocab_size))
         raise RequestError(
             f"token {int(tokens[at])} is past the {vocab_size:,} ids of data.tokenizer",
-            where=f"{files[file].path}, at token {start + at:,}",
+            where=f"{file.path}, at token {start + at:,}",
             instead="the data.tokenizer and integer type it was written with",
         )
     return tokens
