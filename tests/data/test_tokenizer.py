@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +69,29 @@ def test_a_saved_tokenizer_is_the_same(tmp_path):
     again = build("bpe:280", tmp_path)
     assert (again.eos, again.pad, again.vocab_size) == (TRAINED.eos, TRAINED.pad, 280)
     assert again.encode("the theme").tolist() == TRAINED.encode("the theme").tolist()
+
+
+def test_saving_is_whole_or_nothing(tmp_path, monkeypatch):
+    def killed(path, content, *_):
+        path.write_bytes(content[:9].encode())
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            TRAINED.save(tmp_path)
+    assert not list(tmp_path.glob("*.json"))
+    TRAINED.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
+
+
+@pytest.mark.parametrize("content", ["{cut", "[]"])
+def test_a_companion_that_is_damaged(tmp_path, content):
+    TRAINED.save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(RequestError, match="is no JSON") as caught:
+        build(str(tmp_path / "tokenizer.json"))
+    assert caught.value.where.endswith("tokenizer_config.json")
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,14 @@ class BPE:
         return (self.eos, self.pad, self.library.to_str()) == (other.eos, other.pad, other.library.to_str())
 
     def save(self, folder: Path) -> None:
-        """Writes `tokenizer.json`, and beside it which tokens end a document and fill up."""
+        """Writes `tokenizer.json`, each file whole or not at all, and before it which tokens end and fill up."""
         ends = {"eos_token": self.library.id_to_token(self.eos), "pad_token": self.library.id_to_token(self.pad)}
         kind = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        (folder / COMPANION).write_text(json.dumps(ends | kind, indent=1) + "\n", "utf-8")
-        self.library.save(str(folder / FILE))
+        companion = json.dumps(ends | kind, indent=1) + "\n"
+        for name, content in ((COMPANION, companion), (FILE, self.library.to_str(pretty=True))):
+            partial = folder / f"{name}.partial"
+            partial.write_text(content, "utf-8")
+            partial.replace(folder / name)
 
 
 def find(name: str, folder: Path | None, report: Report) -> BPE:
@@ -185,7 +188,12 @@ def _named(folder: Path) -> dict[str, str]:
     for name in ("special_tokens_map.json", COMPANION):
         path = folder / name
         if path.is_file():
-            roles = json.loads(path.read_text("utf-8"))
+            try:
+                roles = json.loads(path.read_text("utf-8"))
+            except ValueError as error:
+                raise RequestError("is no JSON", where=str(path), instead='{"eos_token": "TOKEN"}') from error
+            if not isinstance(roles, dict):
+                raise RequestError("is no JSON object", where=str(path), instead='{"eos_token": "TOKEN"}')
             for role in ("eos_token", "pad_token"):
                 token = roles.get(role)
                 token = token.get("content") if isinstance(token, dict) else token
