@@ -66,7 +66,10 @@ class Workers:
         def give(connection: Connection) -> None:
             if waiting:
                 running[connection] = waiting.pop()
-                connection.send((function, *tasks[running[connection]]))
+                try:
+                    connection.send((function, *tasks[running[connection]]))
+                except (BrokenPipeError, ConnectionResetError):
+                    raise self._died(connection, tasks[running[connection]][0]) from None
 
         for connection in self._started:
             give(connection)

@@ -140,6 +140,22 @@ def test_a_process_that_dies_is_named():
         list(started.run(dies, [("web: 00", ("a",)), ("web: 00", ("b",))]))
 
 
+def test_a_process_that_dies_between_tasks_is_named(monkeypatch):
+    start_one = workers.Workers._start
+
+    def start_and_kill(self):
+        start_one(self)
+        process = list(self._started.values())[-1]
+        process.kill()
+        process.wait()
+
+    monkeypatch.setattr(workers.Workers, "_start", start_and_kill)
+    # Larger than what a pipe takes before anybody reads.
+    tasks = [("web: 00", ("a" * 1_000_000,)), ("web: 01", ("b",))]
+    with workers.Workers(2) as started, pytest.raises(RunFailed, match=r"prepared web: 0.* killed by SIGKILL"):
+        list(started.run(raises, tasks))
+
+
 def test_what_a_task_raises_arrives():
     with workers.Workers(2) as started, pytest.raises(RuntimeError, match="RequestErrorLike: a"):
         list(started.run(raises, [("web: 00", ("a",)), ("web: 01", ("a",))]))

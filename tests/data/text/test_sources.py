@@ -12,9 +12,10 @@ import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources import SOURCES, Document, LeftOut, documents, units
+from olmo_hydra.data.text.sources import SOURCES, Document, LeftOut, units
 from olmo_hydra.data.text.sources.installed import docstrings_of
 from olmo_hydra.data.text.sources.registry import SEPARATOR
+from tests.data.text.reading import documents
 
 
 def texts(cfg):

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources import Document, LeftOut, documents, records, units
+from olmo_hydra.data.text.sources import Document, LeftOut, records, units
 from olmo_hydra.data.text.sources.files import grouped
 from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Piece
 from olmo_hydra.data.text.sources.streams import opened
+from tests.data.text.reading import documents
 
 
 def read(path, **settings):

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from olmo_hydra.config.data import DomainConfig
-from olmo_hydra.data.text.sources import Document, LeftOut, documents
+from olmo_hydra.data.text.sources import Document, LeftOut
 from olmo_hydra.data.text.sources.man import man_text
 from olmo_hydra.data.text.sources.markup import html_text
 from olmo_hydra.data.text.sources.pod import pod_text
+from tests.data.text.reading import documents
 
 POD = """#!/usr/bin/perl
 my $code = "not text";

@@ -2,15 +2,18 @@
 
 import hashlib
 import subprocess
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources import Origin, documents, units
+from olmo_hydra.data.text.sources import Origin, units
 from olmo_hydra.data.text.sources.debian import descriptions
+from tests.data.text.reading import documents
 
 INDEX = """Package: zoo
 Description-md5: 0123456789abcdef
@@ -83,6 +86,32 @@ def test_debian_packages_are_fetched_once(cache, apt):
     assert apt == [["update"], ["download", "doc-a=1:2.0-1", "doc-b"]]
     assert found[0].origin == Origin("deb", "doc-a", "1:2.0-1", hashlib.sha256(b"doc-a=1:2.0-1").hexdigest())
     assert not list(cache.rglob("*.partial"))
+
+
+def test_processes_fetch_one_after_the_other(cache, apt, monkeypatch):
+    """As threads here: each takes the lock of the system on its own."""
+    played, at_once, most = subprocess.run, [], []
+
+    def slow(command, **options):
+        at_once.append(command)
+        most.append(len(at_once))
+        time.sleep(0.02)
+        try:
+            return played(command, **options)
+        finally:
+            at_once.pop()
+
+    monkeypatch.setattr(subprocess, "run", lambda c, **o: (slow if c[0] == "apt-get" else played)(c, **o))
+    sources = [
+        DomainConfig(source="deb", packages=["doc-a"]),
+        DomainConfig(source="deb", packages=["doc-a", "doc-b"]),
+        DomainConfig(source="apt_descriptions"),
+    ]
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda cfg: units("mine", cfg), sources))
+    assert max(most) == 1
+    fetched = [package for asked in apt if asked[0] == "download" for package in asked[1:]]
+    assert sorted(fetched) == ["doc-a", "doc-b"]
 
 
 def test_what_cannot_be_fetched_says_how(cache, apt, monkeypatch):

@@ -1,10 +1,12 @@
 """Text in Debian's packages, and the descriptions of all of them; no root, nothing is installed."""
 
+import fcntl
 import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -34,9 +36,11 @@ def deb(cfg: DomainConfig) -> list[Unit]:
         raise RequestError("the source `deb` needs packages", key="packages", value=[], instead="[linux-doc-6.1]")
     folder = machine_cache() / "debian"
     packages = sorted(set(cfg.packages))
-    absent = [package for package in packages if _archive(folder, package) is None]
-    if absent:
-        _download(folder, absent)
+    if _absent(folder, packages):
+        with _apt_alone(folder):
+            absent = _absent(folder, packages)
+            if absent:
+                _download(folder, absent)
     units: list[Unit] = []
     for package in packages:
         archive = _archive(folder, package)
@@ -72,7 +76,8 @@ def descriptions(index: str) -> list[dict[str, str]]:
 
 
 def _write_descriptions(folder: Path, records: Path) -> None:
-    warnings = _update(folder)
+    with _apt_alone(folder):
+        warnings = _update(folder)
     found = list((folder / "lists").glob(f"*_{INDEX}"))
     if not found:
         raise RequestError(
@@ -86,6 +91,19 @@ def _write_descriptions(folder: Path, records: Path) -> None:
     index = max(found, key=lambda path: path.stat().st_size)
     lines = (json.dumps(record) + "\n" for record in descriptions(index.read_text("utf-8")))
     records.write_text("".join(lines), "utf-8")
+
+
+@contextmanager
+def _apt_alone(folder: Path) -> Iterator[None]:
+    """While no other process of ours uses the lists of this folder: apt itself would not wait for it, but fail."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".apt.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _absent(folder: Path, packages: Sequence[str]) -> list[str]:
+    return [package for package in packages if _archive(folder, package) is None]
 
 
 def _archive(folder: Path, package: str) -> Path | None:

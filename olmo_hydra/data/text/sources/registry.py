@@ -114,12 +114,6 @@ def units(domain: str, cfg: DomainConfig) -> list[Unit]:
     return [replace(unit, read=partial(_read, domain, unit.read)) for unit in planned]
 
 
-def documents(domain: str, cfg: DomainConfig) -> Iterator[Document | LeftOut]:
-    """All documents of a domain, one piece after the other. Raises as `units` does."""
-    for unit in units(domain, cfg):
-        yield from unit.read()
-
-
 def _read(domain: str, read: Read) -> Iterator[Document | LeftOut]:
     with _full_key(domain):
         yield from read()
