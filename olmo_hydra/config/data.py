@@ -1,8 +1,11 @@
 """Schemas of the `data` group: which tokens, cut how, in which order. Fields are documented in `conf/data/*.yaml`."""
 
+import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from omegaconf import MISSING
 
@@ -161,9 +164,18 @@ class TextConfig(DataConfig):
 @schema("data", "prepared")
 @dataclass
 class PreparedConfig(DataConfig):
-    """A corpus that `olmo-hydra data prepare --out FOLDER` made."""
+    """A corpus that `olmo-hydra data prepare --out FOLDER` made. What it is decides; where it lies does not."""
 
-    path: str = MISSING
+    path: str = field(default=MISSING, metadata={"location": True})
+    corpus: str | None = None
+
+    def derive(self, run_seed: int) -> None:
+        """Fills the fingerprint of the corpus from its manifest. Where there is none, opening says so."""
+        super().derive(run_seed)
+        if self.corpus is None:
+            with suppress(OSError, ValueError, AttributeError):
+                recorded = json.loads((Path(self.path).expanduser() / "manifest.json").read_text("utf-8"))
+                self.corpus = recorded.get("fingerprint")
 
 
 @dataclass

@@ -69,6 +69,13 @@ def _prepared(cfg: PreparedConfig, cache: Path, report: Report) -> Listing:
             instead="a folder that `olmo-hydra data prepare SOURCE... --out FOLDER` made",
         )
     corpus = Corpus(folder)
+    if cfg.corpus not in (None, corpus.fingerprint):
+        raise RequestError(
+            f"is not the fingerprint of the corpus in {folder}, which is {corpus.fingerprint}",
+            key="data.corpus",
+            value=cfg.corpus,
+            instead="data.path=<the folder that holds it>, or data.corpus=null",
+        )
     made_with = corpus.manifest["recipe"]["tokenizer"]
     is_file = cfg.tokenizer.endswith(".json")
     if build(cfg.tokenizer) != corpus.tokenizer if is_file else made_with != cfg.tokenizer:

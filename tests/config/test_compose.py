@@ -1,6 +1,7 @@
 """Every config composes, derives the right values and has a stable identity."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,22 @@ def test_equal_requests_are_equal_configs() -> None:
     assert compose(typed) == compose(typed) != compose([])
     assert [field.name for field in dataclasses.fields(InitConfig)] == ["from", "load"]
     assert "run:before@3" in repr(compose(typed))
+
+
+def test_a_corpus_is_what_it_is_wherever_it_lies(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, fingerprint in (("corpus", "ab" * 32), ("moved", "ab" * 32), ("other", "cd" * 32)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"fingerprint": fingerprint}))
+    (tmp_path / "none").mkdir()
+    places = ("corpus", "./corpus", f"{tmp_path}/corpus", "moved", "other", "none", "absent")
+    configs = {place: compose(["data=prepared", f"data.path={place}"]) for place in places}
+    assert len({identity(configs[place]) for place in places[:4]}) == 1
+    assert len({identity(configs[place]) for place in ("corpus", "other", "none")}) == 3
+    recorded = {place: plain(config)["data"]["corpus"] for place, config in configs.items()}
+    assert recorded["corpus"] == "ab" * 32 and recorded["absent"] is None
+    (tmp_path / "none" / "manifest.json").write_text("[]")
+    assert plain(compose(["data=prepared", "data.path=none"]))["data"]["corpus"] is None
 
 
 def test_identity_does_not_move() -> None:

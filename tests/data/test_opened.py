@@ -211,6 +211,9 @@ def test_a_prepared_corpus(cfg, tmp_path) -> None:
         opened(tmp_path, *typed, "data.tokenizer=bpe:300")
     with refused("data.path", "no such folder", "data prepare"):
         opened(tmp_path, "data=prepared", f"data.path={tmp_path}/absent")
+    opened(tmp_path, *typed, f"data.corpus={corpus.fingerprint}")
+    with refused("data.corpus=abab", corpus.fingerprint, "data.corpus=null"):
+        opened(tmp_path, *typed, "data.corpus=" + "ab" * 32)
 
 
 def test_the_tokenizer_of_a_corpus_is_told_by_what_it_is(cfg, tmp_path) -> None:
