@@ -5,7 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ TYPED = {  # what the config calls what the command takes
     "data.domains.": "",
 }
 ANY_MODEL = "model.vocab_size=1048576"  # preparing text makes no model, so that no vocabulary is too small for it
+OVERRIDE = re.compile(r"[+~]*data(\.[\w-]+)*=|~data(\.[\w-]+)+$")
 OF_PACKAGES = ("deb", "docstrings", "pypi")  # sources that read packages, not a path
 
 
@@ -57,8 +58,10 @@ def run(parsed: argparse.Namespace) -> None:
         )
         require(settings.workers >= 1, "must be at least 1", key="--workers", value=settings.workers)
         require(settings.shard_tokens >= 1, "must be at least 1", key="--shard-tokens", value=settings.shard_tokens)
-        with _named_as_typed():
-            corpus = prepare_into(_config(parsed), parsed.out, settings, report)
+        overrides = _overrides(parsed.overrides)
+        with nullcontext() if overrides else _named_as_typed():
+            cfg = _of_overrides(parsed) if overrides else _of_sources(parsed)
+            corpus = prepare_into(cfg, parsed.out, settings, report)
     tokenizer = corpus.manifest["recipe"]["tokenizer"]
     train = (
         f"python train.py data=prepared data.path={shlex.quote(str(parsed.out))} "
@@ -79,15 +82,31 @@ def of_config(overrides: list[str], as_json: bool, *, check: bool) -> None:
     _print(corpus, as_json)
 
 
-def _config(parsed: argparse.Namespace) -> TextConfig:
+def _overrides(typed: list[str]) -> list[str]:
+    """Those of the positional arguments that are overrides: what exists is a source, whatever its name looks like."""
+    overrides = [source for source in typed if OVERRIDE.match(source) and not Path(source).exists()]
+    others = [source for source in typed if source not in overrides]
+    require(
+        not (overrides and others),
+        "is no override of data, and others are: a corpus is of a config or of sources",
+        key="SOURCE",
+        value=others,
+        instead="overrides of data alone, or sources alone",
+    )
+    return overrides
+
+
+def _of_overrides(parsed: argparse.Namespace) -> TextConfig:
+    data = compose([ANY_MODEL, *parsed.overrides]).data
+    if not isinstance(data, TextConfig):
+        raise RequestError("is not text to prepare", key="data", value=data.name, instead="data=python_text")
+    require(parsed.tokenizer is None, "is data.tokenizer here", key="--tokenizer", value=parsed.tokenizer)
+    require(not parsed.heldout, "is a domain of the config here", key="--heldout", value=parsed.heldout)
+    return data
+
+
+def _of_sources(parsed: argparse.Namespace) -> TextConfig:
     """What the arguments describe, as a config of text would."""
-    if all(re.match(r"[+~]*data[.=]", source) for source in parsed.overrides) and parsed.overrides:
-        data = compose([ANY_MODEL, *parsed.overrides]).data
-        if not isinstance(data, TextConfig):
-            raise RequestError("is not text to prepare", key="data", value=data.name, instead="data=python_text")
-        require(parsed.tokenizer is None, "is data.tokenizer here", key="--tokenizer", value=parsed.tokenizer)
-        require(not parsed.heldout, "is a domain of the config here", key="--heldout", value=parsed.heldout)
-        return data
     require(bool(parsed.overrides), "names no text", key="SOURCE", value=[], instead="a file or a folder of text")
     if parsed.tokenizer is None:
         raise RequestError("is not given", key="--tokenizer", instead=f"--tokenizer {tokenizers.WAYS}")
@@ -116,7 +135,8 @@ def _config(parsed: argparse.Namespace) -> TextConfig:
 
 def _domain(text: str, text_field: str) -> tuple[str, DomainConfig]:
     """Name and config of `[NAME=][KIND:]PLACE`."""
-    name, _, place = text.rpartition("=") if re.match(r"[\w.-]+=", text) else ("", "", text)
+    # What exists is meant, whatever its name looks like.
+    name, _, place = text.partition("=") if re.match(r"[\w.-]+=", text) and not Path(text).exists() else ("", "", text)
     kind, _, rest = place.partition(":")
     if kind not in SOURCES or Path(place).exists():
         kind, rest = "files", place
@@ -130,13 +150,14 @@ def _domain(text: str, text_field: str) -> tuple[str, DomainConfig]:
 
 @contextmanager
 def _named_as_typed() -> Iterator[None]:
-    """Errors about a config that nobody has typed speak of the arguments instead."""
+    """Errors about a config that nobody has written speak of the arguments instead."""
     try:
         yield
     except RequestError as error:
         for ours, typed in TYPED.items():
             error.key = error.key and error.key.replace(ours, typed)
             error.instead = error.instead and error.instead.replace(ours, typed)
+        error.where = error.where or "the command line"
         raise
 
 

@@ -67,6 +67,22 @@ def test_a_config_into_a_folder(texts, capsys):
     assert json.loads(capsys.readouterr().out)["fingerprint"] == found["fingerprint"]
 
 
+def test_names_that_look_like_overrides(texts, capsys):
+    (texts / "records.jsonl").rename("data.jsonl")
+    (texts / "rows=1.jsonl").write_text("\n".join(json.dumps({"body": f"another {i}"}) for i in range(60)))
+    (texts / "data=x").mkdir()
+    (texts / "data=x" / "a.txt").write_text("of a folder")
+    sources = ["data.jsonl", "rows=1.jsonl", "mine=data=x"]
+    arguments = ["--text-field", "body", "--tokenizer", "bytes", "--heldout-fraction", "0", "--out", "c"]
+    assert prepare(*sources, *arguments) == 0, capsys.readouterr().err
+    domains = Corpus(texts / "c").manifest["domains"]
+    assert {name: domain["train"]["documents"] for name, domain in domains.items()} == {
+        "data": 50,
+        "rows_1": 60,
+        "mine": 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -74,7 +90,11 @@ def test_a_config_into_a_folder(texts, capsys):
         ("notes --tokenizer gpt2 --out c", ["--tokenizer=gpt2", "bpe:SIZE"]),
         ("notes --tokenizer no/tokenizer.json --out c", ["--tokenizer=no/tokenizer.json"]),
         ("--tokenizer bytes --out c", ["SOURCE"]),
-        ("absent.txt --tokenizer bytes --out c", ["absent.path=absent.txt"]),
+        ("absent.txt --tokenizer bytes --out c", ["absent.path=absent.txt", "where:   the command line"]),
+        ("data.absent --tokenizer bytes --out c", ["data.path=data.absent"]),
+        ("data=text_files data.domains.text.path=absent --out c", ["data.domains.text.path=absent", "command line"]),
+        ("data=python_text notes --out c", ["SOURCE=[notes]", "sources alone"]),
+        ("data=python_text ~data.domains.no-such --out c", ["no-such"]),
         ("notes other/notes --tokenizer bytes --out c", ["notes=other/notes", "other_name=other/notes"]),
         ("notes --tokenizer bytes --out notes", ["--out=notes", "no corpus"]),
         ("notes --tokenizer bytes --out c --workers 0", ["--workers=0"]),
