@@ -1,4 +1,4 @@
-"""`olmo-hydra data audit`: what the processes of a run will read, simulated with the run's own sampler."""
+"""`olmo-hydra data audit`: what the processes of a run will read, simulated with the run's own batches."""
 
 import argparse
 import json
@@ -65,8 +65,7 @@ def _simulated(data: Data, n_epochs: int, steps: int, processes: int) -> list[Ep
         for epoch in range(1, n_epochs + 1):
             task = progress.add_task(f"epoch {epoch}", total=1.0)
             simulated = simulate(
-                data.sampler,
-                data.source.parts,
+                data.batches,
                 epoch,
                 steps=steps,
                 processes=processes,

@@ -80,13 +80,20 @@ class Batches:
         numbers = {label: i for i, label in enumerate(self.labels)}
         self._label_of_file = [numbers[file.label] for file in files]
 
+    def instances(self, first: int, count: int, process: int = 0, processes: int = 1) -> np.ndarray:
+        """What a process reads of global batches `first`, `first + 1`, ...: instances, uint32 of shape (count, B).
+
+        `batch` reads these, and the audit counts these. Raises what `Sampler.take` raises.
+        """
+        return self.sampler.take(first, count, process, processes)
+
     def batch(self, n: int, process: int = 0, processes: int = 1) -> Batch:
         """The part of global batch `n` that a process reads. Epoch follows epoch, each in its own order.
 
         Raises:
           RequestError: A file or the order cannot be read, or a token is past the vocabulary.
         """
-        instances_B = self.sampler.take(n, 1, process, processes)[0]
+        instances_B = self.instances(n, 1, process, processes)[0]
         shape_BT = (len(instances_B), self.cut.seq_len)
         tokens_BT, labels_BT = np.empty(shape_BT, np.int32), np.empty(shape_BT, np.int32)
         segments_BT = np.zeros(shape_BT, np.int32) if self.cut.document_mask else None

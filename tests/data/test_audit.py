@@ -1,6 +1,7 @@
 """What the processes of a run read: simulated from its sampler, against sets that are counted here."""
 
 from collections import Counter
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,6 +14,7 @@ from olmo_hydra.data.audit.audit import findings, masked
 from olmo_hydra.data.audit.consumption import simulate
 from olmo_hydra.data.audit.picture import Bar, picture
 from olmo_hydra.data.instances.kinds import Part
+from olmo_hydra.data.loader import Batches
 from olmo_hydra.data.sampler import Sampler
 from tests.data.token_files import batches_of, write
 
@@ -43,11 +45,35 @@ def one_part(n):
     return [Part(0, n, (0,))]
 
 
+def reading(sampler, parts):
+    """Batches of a corpus of which nothing but its parts is looked at."""
+    return Batches([], SimpleNamespace(parts=parts), sampler, None)
+
+
+class SharesAgain(Batches):
+    """The sampler gives a process its share of a batch, and what reads takes the process's share of that."""
+
+    def instances(self, first, count, process=0, processes=1):
+        return super().instances(first, count, process, processes)[:, process::processes]
+
+
+def test_batches_that_share_what_the_sampler_has_shared(tmp_path):
+    path = write(tmp_path / "0.bin", np.arange(1024) % 256)
+    right = batches_of([path], seq_len=16, global_batch=8, seed=0, folder=tmp_path)
+    batches = SharesAgain(right.files, right.source, right.sampler, right.cut)
+    read = {i for n in range(8) for p in range(2) for i in batches.batch(n, p, 2).instances_B.tolist()}
+    found = simulate(batches, 1, steps=8, processes=2)
+    assert (found.reads, found.distinct, len(read)) == (32, 32, 32)  # each once, but half of them by no process
+    unread, differing = findings(batches.sampler, found, 2)
+    assert "32 instances of its batches are read by no process" in unread and "read 4 of it" in unread
+    assert "8 of 8 batches" in differing
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_two_hosts_that_shard_twice(tmp_path, seed):
     # MaxText 0.2.5, measured: of 64 instances 46 to 52 are distinct in a nominal epoch of 2 hosts.
     sampler = ShardsTwice(64, 8, seed=seed, folder=tmp_path)
-    found = simulate(sampler, one_part(64), 1, steps=8, processes=2)
+    found = simulate(reading(sampler, one_part(64)), 1, steps=8, processes=2)
     assert found.reads == 64 and 44 <= found.distinct <= 54
     repeats, differing = findings(sampler, found, 2)
     assert f"{64 - found.distinct} of 64 reads" in repeats and "1-(1-1/2)^2 = 75.0%" in repeats
@@ -64,7 +90,7 @@ def test_two_hosts_that_shard_twice(tmp_path, seed):
 )
 def test_causes(tmp_path, kind, share, words):
     sampler = kind(80_000, 80, seed=1, folder=tmp_path)
-    found = simulate(sampler, one_part(80_000), 1, steps=1, processes=8 if kind is not DrawsAgain else 1)
+    found = simulate(reading(sampler, one_part(80_000)), 1, steps=1, processes=8 if kind is not DrawsAgain else 1)
     assert found.distinct / found.reads == pytest.approx(share, abs=0.01)
     assert words in findings(sampler, found, 8 if kind is not DrawsAgain else 1)[0]
 
@@ -99,7 +125,7 @@ def test_counts_are_those_of_a_set(tmp_path_factory, sizes, chunk, processes, wi
             of_run.update(taken if number < steps else [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(consumption, "PIECES", pieces)
-        found = simulate(sampler, parts, epoch, steps=steps, processes=processes)
+        found = simulate(reading(sampler, parts), epoch, steps=steps, processes=processes)
     for p, part in enumerate(parts):
         times = [read[i] for i in range(part.first, part.first + part.size)]
         expected = sum(t == 1 for t in times), sum(t == 0 for t in times), sum(t > 1 for t in times)
@@ -118,7 +144,7 @@ def test_processes_that_share_a_batch_in_another_way(tmp_path):
             return batch if processes == 1 else batch[:, :1] if process == 0 else batch[:, 1:]
 
     sampler = Uneven(100, 10, seed=0, folder=tmp_path)
-    found = simulate(sampler, one_part(100), 1, steps=1, processes=2)
+    found = simulate(reading(sampler, one_part(100)), 1, steps=1, processes=2)
     assert findings(sampler, found, 2) == [] and found.widths_N == (1, 9)
 
 
@@ -127,16 +153,16 @@ def test_counts_stop_where_they_end(tmp_path):
         def take(self, first, count, process=0, processes=1):
             return np.zeros((count, self.global_batch // processes), np.uint32)
 
-    found = simulate(Stuck(1024, 16, seed=0, folder=tmp_path), one_part(1024), 1, steps=1)  # a multiple of 256
+    found = simulate(reading(Stuck(1024, 16, seed=0, folder=tmp_path), one_part(1024)), 1, steps=1)  # 4 times 256
     assert (found.distinct, int(found.repeated_P[0]), int(found.never_P[0]), found.reads) == (1, 1, 1023, 1024)
 
 
 def test_an_epoch_in_pieces_is_the_same(tmp_path, monkeypatch):
     sampler = ShardsTwice(1000, 10, seed=0, folder=tmp_path)
-    whole = simulate(sampler, one_part(1000), 1, steps=57, processes=2)
+    whole = simulate(reading(sampler, one_part(1000)), 1, steps=57, processes=2)
     monkeypatch.setattr(consumption, "READ_TOGETHER", 30)
     monkeypatch.setattr(consumption, "PIECES", 7)
-    pieces = simulate(sampler, one_part(1000), 1, steps=57, processes=2)
+    pieces = simulate(reading(sampler, one_part(1000)), 1, steps=57, processes=2)
     for field in ("once_P", "never_P", "repeated_P", "run_reads_P", "reads", "differing", "first_differing"):
         assert np.array_equal(getattr(whole, field), getattr(pieces, field)), field
     assert int(pieces.run_reads_P[0]) == 570

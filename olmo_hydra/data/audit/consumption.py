@@ -1,4 +1,4 @@
-"""Simulates what the processes of a run read, from its own sampler, and counts it.
+"""Simulates what the processes of a run read, by its own batches, and counts it.
 
 Shapes: n instances of a batch, B of them; P parts of the corpus; K pieces of an epoch; N processes.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from olmo_hydra.data.instances.kinds import Part
-from olmo_hydra.data.sampler import Sampler
+from olmo_hydra.data.loader import Batches
 
 READ_TOGETHER = 1 << 22  # instances that are looked at together: bounds the memory beside the counts
 PIECES = 100  # of an epoch, of which each says how much of it had been read before
@@ -49,8 +49,7 @@ class Epoch:
 
 
 def simulate(
-    sampler: Sampler,
-    parts: Sequence[Part],
+    batches: Batches,
     epoch: int,
     *,
     steps: int,
@@ -60,27 +59,26 @@ def simulate(
     """Reads the order of an epoch as the processes of a run would, whole, also where the run ends in it.
 
     Args:
-      sampler: The run's.
-      parts: Of its corpus.
+      batches: The run's.
       epoch: From 1.
       steps: Batches of the run.
       processes: How many read; they divide the batch.
       progress: Told the share that is done.
     """
-    counts = np.zeros(sampler.n_instances, np.uint8)
-    batches = sampler.batches_per_epoch
-    first = (epoch - 1) * batches
-    end = min(max(steps - first, 0), batches)  # where the run ends, as a row of this epoch
+    parts, per_epoch = batches.source.parts, batches.sampler.batches_per_epoch
+    counts = np.zeros(batches.sampler.n_instances, np.uint8)
+    first = (epoch - 1) * per_epoch
+    end = min(max(steps - first, 0), per_epoch)  # where the run ends, as a row of this epoch
     repeats, differing, reads = [], [], 0
     run_reads_P = np.zeros(len(parts), np.int64)
-    pieces = list(_pieces(batches, sampler.global_batch, end))
-    for piece, (row, count) in zip(_ahead(partial(_read, sampler, first, processes), pieces), pieces, strict=True):
+    pieces = list(_pieces(per_epoch, batches.sampler.global_batch, end))
+    for piece, (row, count) in zip(_ahead(partial(_read, batches, first, processes), pieces), pieces, strict=True):
         repeats.append([_mark(counts, read) for read in piece.sorted_N])
         reads += sum(map(len, piece.sorted_N))
         differing += piece.differing
         if row + count == end:
             run_reads_P = _by_part(counts, parts)[2]
-        progress((row + count) / batches)
+        progress((row + count) / per_epoch)
     once_P, repeated_P, _ = _by_part(counts, parts)
     never_P = np.array([part.size for part in parts], np.int64) - once_P - repeated_P
     return Epoch(
@@ -98,12 +96,12 @@ def simulate(
     )
 
 
-def _pieces(batches: int, global_batch: int, end: int) -> Iterator[tuple[int, int]]:
+def _pieces(per_epoch: int, global_batch: int, end: int) -> Iterator[tuple[int, int]]:
     """First row and number of rows of each piece of an epoch; one ends where the run does."""
-    size = max(1, min(READ_TOGETHER // global_batch, -(-batches // PIECES)))
+    size = max(1, min(READ_TOGETHER // global_batch, -(-per_epoch // PIECES)))
     row = 0
-    while row < batches:
-        stop = min(row + size, batches)
+    while row < per_epoch:
+        stop = min(row + size, per_epoch)
         if row < end < stop:
             stop = end
         yield row, stop - row
@@ -120,9 +118,9 @@ class _Piece(NamedTuple):
     differing: list[int]
 
 
-def _read(sampler: Sampler, first: int, processes: int, row: int, count: int) -> _Piece:
-    read_N = [sampler.take(first + row, count, process, processes) for process in range(processes)]
-    whole = read_N[0] if processes == 1 else sampler.take(first + row, count)
+def _read(batches: Batches, first: int, processes: int, row: int, count: int) -> _Piece:
+    read_N = [batches.instances(first + row, count, process, processes) for process in range(processes)]
+    whole = read_N[0] if processes == 1 else batches.instances(first + row, count)
     differing = [first + row + i for i in _differing(read_N, whole)]
     return _Piece([np.sort(read, axis=None) for read in read_N], tuple(read.shape[1] for read in read_N), differing)
 
