@@ -80,6 +80,8 @@ def _show_reads(found: dict[str, Any]) -> None:
     places = found["places"]
     saved = f", the state after {found['saved']:,} saved" if found["saved"] else ""
     print(f"{found['run']}\n{found['done']:,} of {found['steps']:,} updates done{saved}")
+    if found["other_data"] is not None:
+        _show_other_data(**found["other_data"])
     if not places:
         print(f"{found['of']}: not in the training files")
         return
@@ -95,6 +97,13 @@ def _show_reads(found: dict[str, Any]) -> None:
             print("    in no instance: what is left of a file, or of a document, is dropped")
     if len(places) > SHOWN:
         print(f"\nand {len(places) - SHOWN:,} more places: --json shows all")
+
+
+def _show_other_data(updates: list[list[int | None]], because: list[str]) -> None:
+    spans = " and ".join(f"{first:,} on" if last is None else f"{first:,} to {last:,}" for first, last in updates)
+    print(f"updates {spans} are of other data than is here, which says nothing of what they read:")
+    for line in because:
+        print(f"  {line}")
 
 
 def _first_update(held: dict[str, Any]) -> int:

@@ -18,6 +18,8 @@ from olmo_hydra.data.fingerprint import differences
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.interop.model_node import model_config
 from olmo_hydra.interop.places import find_run, frozen, whole_steps
+from olmo_hydra.tracking import history
+from olmo_hydra.tracking.history import Stretch
 from olmo_hydra.tracking.run_dir import RunDir
 
 PLACES = 100  # of a text, after which the search ends
@@ -26,13 +28,18 @@ CHARACTERS = 200  # shown of a document
 
 @dataclass(frozen=True)
 class Run:
-    """A run and its data: `done` updates have left a row, the state after update `saved` is the newest checkpoint."""
+    """A run and its data.
+
+    `done` updates have left a row, the state after update `saved` is the newest checkpoint. `elsewhere` are the updates
+    that read, or will read, other data than what is opened, which says nothing of them.
+    """
 
     directory: RunDir
     data: Data
     steps: int
     done: int
     saved: int
+    elsewhere: list[Stretch]
 
 
 def open_run(place: str, root: Path, report: Callable[[str], None]) -> Run:
@@ -44,7 +51,7 @@ def open_run(place: str, root: Path, report: Callable[[str], None]) -> Run:
       report: Receives one line of progress at a time.
 
     Raises:
-      RequestError: There is no such run, its data is gone, or is not what the run read.
+      RequestError: There is no such run, its data is gone, or is not what any of its updates read.
     """
     try:
         directory, _ = find_run(place, root)
@@ -60,20 +67,20 @@ def open_run(place: str, root: Path, report: Callable[[str], None]) -> Run:
     of_data, of_train = frozen_data(content, str(directory.config))
     config = Config(data=of_data, train=of_train, model=model_config(content["model"], str(directory.config)))
     data = open_data(config, directory.path.absolute().parent / "cache", report)
-    _refuse_changed(directory, data)
+    elsewhere = _elsewhere(directory, data)
     steps, metrics = whole_steps(directory), directory.rows("metrics")
     saved = steps[-1] if steps else 0
     assert of_train.steps is not None
-    return Run(directory, data, of_train.steps, max(saved, metrics[-1]["step"] if metrics else 0), saved)
+    return Run(directory, data, of_train.steps, max(saved, metrics[-1]["step"] if metrics else 0), saved, elsewhere)
 
 
-def _refuse_changed(directory: RunDir, data: Data) -> None:
-    """The newest start of the run says what it read, and the newest checkpoint what that differs in."""
-    if not directory.provenance.is_file():
-        return
-    start = json.loads(directory.provenance.read_text("utf-8"))["starts"][-1]
-    if start["data"]["fingerprint"] == digest(data.fingerprint):
-        return
+def _elsewhere(directory: RunDir, data: Data) -> list[Stretch]:
+    """The updates of other data. Raises RequestError, with what the newest checkpoint differs in, if that is all."""
+    starts = history.starts_of(directory)
+    read = history.stretches(starts, "fingerprint")
+    others = [stretch for stretch in read if stretch.digest != digest(data.fingerprint)]
+    if not starts or len(others) < len(read):
+        return others
     saved = [directory.checkpoints / str(step) / "data" / "metadata" for step in whole_steps(directory)]
     known = saved and saved[-1].is_file()
     lines = differences(json.loads(saved[-1].read_text("utf-8"))["fingerprint"], data.fingerprint) if known else []
@@ -81,12 +88,34 @@ def _refuse_changed(directory: RunDir, data: Data) -> None:
         "\n  ".join(["its data is not what the run read:", *(lines or ["another fingerprint than at its last start"])]),
         key=directory.path.name,
         where=str(directory.provenance),
-        instead=f"the data as it was; the run was started in {start['folder']}",
+        instead=f"the data as it was; the run was started in {starts[-1]['folder']}",
     )
 
 
+def _refuse_elsewhere(run: Run, step: int) -> None:
+    for stretch in run.elsewhere:
+        if stretch.holds(step):
+            raise RequestError(
+                "\n  ".join([f"updates {stretch} read other data than is here:", *_exchanges(run)]),
+                key="--step",
+                value=step,
+                where=str(run.directory.events),
+                instead="the data as it was then",
+            )
+
+
+def _exchanges(run: Run) -> list[str]:
+    """What the run's data came to differ in, and when."""
+    told = history.changes(history.starts_of(run.directory), run.directory.rows("events"), "fingerprint")
+    return [f"after update {event['step']:,}: {'; '.join(event['differences'])}" for event in told]
+
+
 def batch_of(run: Run, step: int, instance: int | None, n_documents: int) -> dict[str, Any]:
-    """What update `step` read: its instances, and the first documents of each. Raises RequestError past the horizon."""
+    """What update `step` read: its instances, and the first documents of each.
+
+    Raises:
+      RequestError: It is past the horizon, or read other data than what is opened.
+    """
     require(
         1 <= step <= run.steps,
         f"the run has updates 1 to {run.steps:,}; update n reads global batch n - 1",
@@ -94,6 +123,7 @@ def batch_of(run: Run, step: int, instance: int | None, n_documents: int) -> dic
         value=step,
         instead=f"--step {min(max(step, 1), run.steps)}",
     )
+    _refuse_elsewhere(run, step)
     batch = run.data.batches.batch(step - 1)
     shown = list(range(len(batch.instances_B)))
     if instance is not None:
@@ -209,10 +239,19 @@ def files_of(run: Run, name: str) -> list[int]:
 
 
 def _found(run: Run) -> dict[str, Any]:
-    return {"run": run.directory.path.name, "steps": run.steps, "done": run.done, "saved": run.saved}
+    updates = [[stretch.first, stretch.last] for stretch in run.elsewhere]
+    return {
+        "run": run.directory.path.name,
+        "steps": run.steps,
+        "done": run.done,
+        "saved": run.saved,
+        "other_data": {"updates": updates, "because": _exchanges(run)} if updates else None,
+    }
 
 
 def _state(run: Run, step: int) -> str:
+    if any(stretch.holds(step) for stretch in run.elsewhere):
+        return "of other data"
     if step <= run.saved:
         return "read, saved"
     if step <= run.done:

@@ -15,7 +15,7 @@ from olmo_hydra.cli.guard import Interrupted
 from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.identity import digest, flat, plain, run_name, science
 from olmo_hydra.config.root import OPERATIONS, Config
-from olmo_hydra.data.heldout import HeldoutDocument
+from olmo_hydra.data.heldout import HeldoutDocument, digests
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.eval.in_loop import InLoop
@@ -66,8 +66,9 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         stack.enter_context(_held(run_dir))
         checkpoints = stack.enter_context(closing(Checkpoints(run_dir.checkpoints, config.checkpoint)))
         meta = {"run": run_name(config)}
-        reading = Reading(config, data, mesh)
         heldout = data.heldout()
+        unseen = digests(heldout)
+        reading = Reading(config, data, mesh, unseen)
         done, data_changed = checkpoints.latest() or 0, None
         if done:
             accept = config.checkpoint.accept_changed_data
@@ -84,8 +85,8 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             _refuse_missing_rows(run_dir, evaluated=bool(heldout))
         record = Record(run_dir)
         record.rewind(done or None)
-        described = data.description | {"fingerprint": digest(data.fingerprint)}
-        start = provenance.collect(config, overrides, described, devices.describe(found))
+        hashes = {"fingerprint": digest(data.fingerprint), "heldout": digest(unseen) if unseen else None}
+        start = provenance.collect(config, overrides, done, data.description | hashes, devices.describe(found))
         provenance.append_start(run_dir, start)
         tracker = open_tracker(config, run_dir, run_name(config), record, progress)
         init = {"init": initial.description} if initial else {}

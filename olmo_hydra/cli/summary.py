@@ -2,12 +2,13 @@
 
 from olmo_hydra.report.text import bits
 from olmo_hydra.report.verdict import BASELINES
+from olmo_hydra.tracking import history
 from olmo_hydra.tracking.run_dir import RunDir
 
 
 def summary(run_dir: RunDir) -> str:
     """Held-out bits per byte of the newest evaluation beside the baselines, and where everything is."""
-    rows = run_dir.rows("evals")
+    rows = history.of_one_text(run_dir.rows("evals"), history.starts_of(run_dir))
     heldout = [row for row in rows if row["suite"] == "heldout"]
     lines = ["no held-out text was evaluated: nothing here says what was learned", ""]
     if heldout:

@@ -1,7 +1,8 @@
 """Held-out documents: never trained on, read by evaluation within limits."""
 
+import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -69,9 +70,30 @@ def of_files(
     }
 
 
+def digests(heldout: Mapping[str, Sequence[HeldoutDocument]]) -> dict[str, str]:
+    """A hash of each domain's documents, of all that evaluation reads of them. Their names are not in it."""
+    return {domain: _digest(documents) for domain, documents in heldout.items()}
+
+
+def differences(saved: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What two sets of `digests` differ in, a line each; none if they are of the same text."""
+    lines = [f"no text of {domain} is held out any more" for domain in saved if domain not in now]
+    lines += [f"text of {domain} is held out now" for domain in now if domain not in saved]
+    changed = (domain for domain in now if saved.get(domain, now[domain]) != now[domain])
+    return lines + [f"the held-out text of {domain} is another" for domain in changed]
+
+
 def cut(raw: bytes, n_bytes: int) -> bytes:
     """The first `n_bytes` of a UTF-8 text, less a last character that would be torn."""
     return raw[:n_bytes].decode(errors="ignore").encode()
+
+
+def _digest(documents: Iterable[HeldoutDocument]) -> str:
+    hashed = hashlib.sha256()
+    for document in documents:
+        hashed.update(np.array([document.n_bytes, len(document.tokens)], "<u8").tobytes())
+        hashed.update(document.tokens.astype("<u4").tobytes())  # whatever integer their file has
+    return hashed.hexdigest()
 
 
 def _documents(files: Sequence[TokenFile], tokenizer: Tokenizer) -> Iterator[HeldoutDocument]:

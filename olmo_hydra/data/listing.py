@@ -10,7 +10,6 @@ from olmo_hydra.config.data import DataConfig, FilesConfig, MixConfig, PreparedC
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.tokenizers import KNOWN
 from olmo_hydra.data.corpus import Corpus
-from olmo_hydra.data.files.hashes import sha256_of_json
 from olmo_hydra.data.files.mix import is_named, read_mix, shuffled
 from olmo_hydra.data.files.token_file import TokenFile, token_type
 from olmo_hydra.data.files.wanted import Wanted, expand, open_all
@@ -29,7 +28,7 @@ class Listing:
     """What a config names.
 
     `files` are trained on; `heldout` reads, when it is called, what is not, by label. `facts` go into the record of a
-    start; `heldout` among them is a hash of what is held out.
+    start.
     """
 
     tokenizer: Tokenizer
@@ -94,7 +93,6 @@ def _corpus(cfg: DataConfig, corpus: Corpus) -> Listing:
         "folder": str(corpus.folder),
         "python": corpus.manifest["python"],
         "domains": corpus.manifest["domains"],
-        "heldout": corpus.fingerprint,
     }
     return Listing(corpus.tokenizer, corpus.train_files(), partial(corpus.heldout_documents, cfg), facts)
 
@@ -146,12 +144,11 @@ def _files(cfg: FilesConfig, wanted: list[Wanted], cache: Path, report: Report) 
     dtype, copies = token_type(tokenizer.vocab_size), cache / COPIES if cfg.keep_copies else None
     files = open_all(cfg.root, wanted, dtype, copies, report)
     heldout = open_all(cfg.root, unseen, dtype, copies, report)
-    hashes = _refuse_common(files, heldout)
+    _refuse_common(files, heldout)
     facts = {
         "name": cfg.name,
         "root": cfg.root,
         "domains": _totals({"train": files, "heldout": heldout}),
-        "heldout": sha256_of_json(hashes) if hashes else None,
     }
     limits = cfg.heldout_bytes, cfg.heldout_document_bytes
     return Listing(tokenizer, files, partial(of_files, heldout, tokenizer, *limits), facts)
@@ -168,13 +165,12 @@ def _totals(sides: dict[str, list[TokenFile]]) -> dict[str, dict[str, dict[str, 
     return totals
 
 
-def _refuse_common(files: Sequence[TokenFile], heldout: Sequence[TokenFile]) -> list[str]:
-    """Hashes of the held-out files; raises RequestError for one that is trained on, by whatever name."""
+def _refuse_common(files: Sequence[TokenFile], heldout: Sequence[TokenFile]) -> None:
+    """Raises RequestError for a held-out file that is also trained on, by whatever name."""
     sizes = {file.n_tokens for file in heldout if file.n_tokens}
     alike = samples(file for file in files if file.n_tokens in sizes)
     trained = {(file.n_tokens, sample): file for file, sample in alike.items()}
-    hashes = samples(heldout)
-    for file, sample in hashes.items():
+    for file, sample in samples(heldout).items():
         if (same := trained.get((file.n_tokens, sample))) is not None:
             raise RequestError(
                 f"the held-out file is also trained on, as {same.path} of {same.label}",
@@ -182,4 +178,3 @@ def _refuse_common(files: Sequence[TokenFile], heldout: Sequence[TokenFile]) -> 
                 where=str(file.path),
                 instead="a held-out mix that shares no file with the training data",
             )
-    return list(hashes.values())

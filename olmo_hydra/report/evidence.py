@@ -1,11 +1,11 @@
 """What one run directory says, read once."""
 
-import json
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking import history
 from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
@@ -32,13 +32,11 @@ class Evidence:
         self.overrides: list[str] = []
         if run_dir.overrides.exists():
             self.overrides = list(OmegaConf.load(run_dir.overrides))  # type: ignore[arg-type]
-        self.starts: list[Row] = []
-        if run_dir.provenance.exists():
-            self.starts = json.loads(run_dir.provenance.read_text())["starts"]
+        self.starts = history.starts_of(run_dir)
         self.metrics = run_dir.rows("metrics")
         self.throughput = run_dir.rows("throughput")
         self.events = run_dir.rows("events")
-        evals = run_dir.rows("evals")
+        evals = history.of_one_text(run_dir.rows("evals"), self.starts)
         self.heldout = [row for row in evals if row["suite"] == "heldout"]
         self.baselines = {row["suite"]: row for row in evals if row["suite"].startswith("baseline_")}
         self.samples = [sample for row in evals if row["suite"] == "samples" for sample in row["samples"]]

@@ -47,7 +47,9 @@ def provenance(run: Evidence, config: Code) -> Section:
         blocks += [Facts("Code", _code(start)), Facts("Machine", _machine(start))]
         packages = [("Python", start["python"]), *start["packages"].items()]
         blocks.append(Facts("Packages", packages))
-        blocks.append(Facts("Data", [("name", start["data"]["name"]), ("fingerprint", start["data"]["fingerprint"])]))
+        data = start["data"]
+        hashes = [("fingerprint", data["fingerprint"]), ("of the held-out text", data["heldout"] or "none is held out")]
+        blocks.append(Facts("Data", [("name", data["name"]), *hashes]))
         if len(run.starts) > 1:
             times = ", ".join(moment(one["time"]) for one in run.starts)
             changed = sorted({key for one in run.starts[1:] for key in COMPARED if one[key] != run.starts[0][key]})

@@ -1,10 +1,11 @@
 """What a run read: how much of its epoch, whether anything twice, and of which text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from olmo_hydra.report.content import Block, Facts, Prose, Section, Table
 from olmo_hydra.report.evidence import Evidence, Row
 from olmo_hydra.report.text import count, percent, short, size
+from olmo_hydra.tracking import history
 
 MOST_ROWS = 30  # labels in a table; the rest is one row
 PER_LABEL = "data/tokens/"
@@ -13,11 +14,13 @@ UNTRUE = "the data is sharded twice, or was resumed wrongly. Training loss is no
 
 def what_it_read(run: Evidence) -> Section | None:
     """The ledger's totals at the last logged update, and data that was exchanged under the run."""
+    exchanged = history.changes(run.starts, run.events, "fingerprint")
     blocks: list[Block] = [
-        Prose(f"From update {count(event['step'])} on it read other data: {'; '.join(event['differences'])}.")
-        for event in run.events
-        if event["event"] == "data_changed"
+        Prose(f"From update {count(event['step'] + 1)} on it read other data: {'; '.join(event['differences'])}.")
+        for event in exchanged
     ]
+    text = other_text(run)
+    blocks += [Prose(text)] if text else []
     last = next((row for row in reversed(run.metrics) if "data/epoch" in row), None)
     if last is not None:
         facts = [
@@ -26,7 +29,11 @@ def what_it_read(run: Evidence) -> Section | None:
             ("read again in it", f"{percent(last['data/repeated_fraction'])} of what was read"),
             ("without targets", f"{count(last['data/masked_tokens'])} tokens, by the repetition filter"),
         ]
-        blocks += [Prose(repeats(run) or "No epoch read an instance twice."), Facts("Ledger", facts), by_label(last)]
+        blocks += [
+            Prose(repeats(run) or no_repeats(exchanged, last["data/epoch"])),
+            Facts("Ledger", facts),
+            by_label(last),
+        ]
     return Section("reading", "What it read", blocks) if blocks else None
 
 
@@ -43,6 +50,31 @@ def repeats(run: Evidence) -> str | None:
     return None
 
 
+def no_repeats(exchanged: Sequence[Row], epochs: int) -> str:
+    """What to say of `epochs` in which the ledger saw none: it cannot tell of those that were begun with other data."""
+    begun = {event["begun"]: event for event in exchanged if event["begun"] is not None}
+    texts = []
+    for epoch, event in begun.items():
+        anew = ", from where the ledger counts anew" if event["ledger_begins_anew"] else ""
+        where = f"its data was exchanged before update {count(event['step'] + 1)}{anew}"
+        texts.append(f"Whether epoch {count(epoch)} read anything twice cannot be said: {where}.")
+    if epochs > len(begun):
+        texts.append(f"No {'other ' * bool(begun)}epoch read an instance twice.")
+    return " ".join(texts)
+
+
+def other_text(run: Evidence) -> str | None:
+    """What to say of held-out text that was exchanged under the run; None if it was not."""
+    texts = history.changes(run.starts, run.events, "heldout")
+    if not texts:
+        return None
+    last = texts[-1]
+    return (
+        f"From update {count(last['step'] + 1)} on other text is held out ({'; '.join(last['heldout'])}). Evaluations "
+        "before that do not compare with those after it and are not shown; evals.jsonl has them."
+    )
+
+
 def by_label(last: Row) -> Table:
     """Tokens of the run by label, the most first."""
     tokens = {key.removeprefix(PER_LABEL): value for key, value in last.items() if key.startswith(PER_LABEL)}
@@ -55,7 +87,9 @@ def by_label(last: Row) -> Table:
 
 
 def text_used(run: Evidence) -> Section | None:
-    """What there is of each domain on both sides: documents and text of a prepared one, else files and tokens."""
+    """What there is of each domain on both sides (documents and text of a prepared one, else files and tokens), and
+    what of it instances leave out.
+    """
     if not run.starts:
         return None
     data = run.starts[-1]["data"]
@@ -75,8 +109,17 @@ def text_used(run: Evidence) -> Section | None:
     cells = [[row[0], *(show(number) for show, number in zip(shows, row[1:], strict=False))] for row in rows]
     prepared = "documents were split into train and held-out before anything else; none is in both"
     apart = prepared if "documents" in kinds else "no file is both trained on and held out"
-    note = f"{data['name']}: {apart}. Fingerprint of the data: {data['fingerprint'][:16]}."
-    return Section("text", "On what text", [Table(["domain", *columns], cells, total=True, note=note)])
+    room = data["instances"] * run.config["data"]["seq_len"]
+    cut = [
+        ("instances", f"{count(data['instances'])} of {count(run.config['data']['seq_len'])} tokens"),
+        ("padding", f"{count(data['padding_tokens'])} tokens, {percent(data['padding_tokens'] / room)} of them"),
+        ("dropped", f"{count(data['dropped_tokens'])} tokens of the training files are in no instance"),
+    ]
+    hashes = f"Fingerprint of the data: {data['fingerprint'][:16]}"
+    hashes += f"; of the held-out text: {data['heldout'][:16]}." if data["heldout"] else "."
+    note = f"{data['name']}: {apart}. {hashes}"
+    table = Table(["domain", *columns], cells, total=True, note=note)
+    return Section("text", "On what text", [table, Facts("Instances", cut)])
 
 
 def _first(rows: list[list]) -> list[list]:

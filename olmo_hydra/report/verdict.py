@@ -3,15 +3,18 @@
 from statistics import median
 
 from olmo_hydra.report.evidence import Evidence, Row
-from olmo_hydra.report.reading import repeats
+from olmo_hydra.report.reading import other_text, repeats
 from olmo_hydra.report.text import bits, count, duration, short
 
 BASELINES = {"baseline_trigram": "trigram", "baseline_unigram": "unigram"}
 
 
 def verdict(run: Evidence) -> str:
-    """Some sentences: data that was read twice; held-out bits per byte at the start and now, beside the baselines."""
-    return " ".join(filter(None, (repeats(run), _learned(run))))
+    """Some sentences: data that was read twice; held-out bits per byte at the start and now, beside the baselines.
+
+    Where the held-out text was exchanged, it says so, and speaks of the evaluations after that.
+    """
+    return " ".join(filter(None, (repeats(run), other_text(run), _learned(run))))
 
 
 def _learned(run: Evidence) -> str:

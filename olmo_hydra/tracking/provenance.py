@@ -27,18 +27,22 @@ ENVIRONMENT = ("JAX_", "XLA_", "LIBTPU_", "TPU_")
 MAX_DIFF_BYTES = 200_000
 
 
-def collect(cfg: Config, overrides: list[str], data: dict[str, Any], devices: dict[str, Any]) -> dict[str, Any]:
+def collect(
+    cfg: Config, overrides: list[str], step: int, data: dict[str, Any], devices: dict[str, Any]
+) -> dict[str, Any]:
     """One start of the process.
 
     Args:
       cfg: The composed config. Its operational groups are kept, as they may differ from start to start.
       overrides: What was typed.
-      data: Name, fingerprint and summary of the prepared text, by the data room.
+      step: Updates that were done before it.
+      data: Name, hashes and summary of what it reads, by the data room.
       devices: The devices the run computes on, by the hardware room.
     """
     operations = {name: OmegaConf.structured(getattr(cfg, name)) for name in OPERATIONS}
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "step": step,
         "command": shlex.join(sys.argv),
         "overrides": list(overrides),
         "folder": os.getcwd(),

@@ -1,9 +1,12 @@
 """Where a run stands in its data: what a checkpoint keeps of it, and without which none continues."""
 
+from collections.abc import Mapping
+
 from jax.sharding import Mesh
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.root import Config
+from olmo_hydra.data import heldout
 from olmo_hydra.data.fingerprint import differences
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.data.opened import Data
@@ -12,18 +15,19 @@ from olmo_hydra.train.ledger import Ledger
 
 
 class Reading:
-    """Position, fingerprint and ledger of a run's data.
+    """Position, fingerprint and ledger of a run's data, and what is held out of it.
 
     Args:
       config: The run.
       data: Its data.
       mesh: Its devices, on which the ledger lies.
+      unseen: `digests` of its held-out text.
     """
 
-    def __init__(self, config: Config, data: Data, mesh: Mesh):
+    def __init__(self, config: Config, data: Data, mesh: Mesh, unseen: Mapping[str, str]):
         self.ledger = Ledger(len(data.source), data.batches.labels, mesh)
         self._config, self._data = config.data, data
-        self._sampler, self._fingerprint = data.sampler, data.fingerprint
+        self._sampler, self._fingerprint, self._unseen = data.sampler, data.fingerprint, dict(unseen)
 
     def record(self, last: Batch) -> Record:
         """What a checkpoint keeps beside the ledger's bits, as JSON, after the update that consumed batch `last`.
@@ -39,6 +43,7 @@ class Reading:
                 "instances": self._sampler.n_instances,
             },
             "fingerprint": self._fingerprint,
+            "heldout": self._unseen,
             "ledger": self.ledger.state(),
             "olmo_core": self._of_olmo_core(last),
         }
@@ -49,21 +54,23 @@ class Reading:
         Args:
           checkpoints: Of the run.
           done: Updates that the state has seen.
-          accept_changed: Goes on with data of another fingerprint.
+          accept_changed: Goes on with data of another fingerprint, or other held-out text.
 
         Returns:
-          What to tell of data that has changed: `differences`, and whether the ledger begins anew, for want of the same
-          instances. None: it is the same.
+          What to tell of data that has changed: the `differences` of what is trained on and of what is `heldout`, the
+          number of the epoch that was `begun` with other data (None: with neither), and whether the ledger begins
+          anew, for want of the same instances. None: all is the same.
 
         Raises:
-          RequestError: The position is not behind batch `done - 1`, or the fingerprint differs and may not; or the
-            checkpoint is damaged.
+          RequestError: The position is not behind batch `done - 1`, or the data differs and may not; or the checkpoint
+            is damaged.
         """
         record, where = checkpoints.record(done), checkpoints.place(done)
         changed = differences(record["fingerprint"], self._fingerprint)
-        if changed and not accept_changed:
+        evaluated = heldout.differences(record["heldout"], self._unseen)
+        if (changed or evaluated) and not accept_changed:
             raise RequestError(
-                "the data is not what the checkpoint was trained on:\n  " + "\n  ".join(changed),
+                "the data is not that of the checkpoint:\n  " + "\n  ".join(changed + evaluated),
                 where=str(where),
                 instead="the data as it was; run.tag=NAME for a run of its own; or checkpoint.accept_changed_data=true",
             )
@@ -81,7 +88,11 @@ class Reading:
         anew = position["instances"] != self._sampler.n_instances
         words_W = None if anew else checkpoints.words(done, self.ledger.abstract)
         self.ledger.restore(record["ledger"], words_W)
-        return {"differences": changed, "ledger_begins_anew": anew} if changed else None
+        if not changed and not evaluated:
+            return None
+        following = self._sampler.place(done)
+        begun = following.epoch if changed and following.row else None
+        return {"differences": changed, "heldout": evaluated, "begun": begun, "ledger_begins_anew": anew}
 
     def _of_olmo_core(self, last: Batch) -> Record:
         """The state of OLMo-core's loader there (`state_dict` in data/data_loader.py of allenai/OLMo-core 3.0.0)."""

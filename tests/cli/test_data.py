@@ -1,6 +1,7 @@
 """`olmo-hydra data audit` and `data inspect RUN`, in-process, on text of the standard library."""
 
 import json
+import shutil
 import sysconfig
 from pathlib import Path
 
@@ -59,9 +60,16 @@ def run_dir(root: Path) -> RunDir:
         record.metrics({"step": step})
     (directory.checkpoints / "12").mkdir(parents=True)
     data = opened.open_data(config, root / "cache", print)
-    start = {"folder": "/somewhere", "data": {"fingerprint": digest(data.fingerprint)}}
-    directory.provenance.write_text(json.dumps({"starts": [start]}))
+    started(directory, (0, digest(data.fingerprint)))
     return directory
+
+
+def started(directory: RunDir, *steps_and_fingerprints: tuple[int, str]) -> None:
+    starts = [
+        {"folder": "/somewhere", "step": step, "data": {"fingerprint": fingerprint}}
+        for step, fingerprint in steps_and_fingerprints
+    ]
+    directory.provenance.write_text(json.dumps({"starts": starts}))
 
 
 def test_audit(capsys, root: Path, tmp_path: Path) -> None:
@@ -185,10 +193,47 @@ def test_data_that_is_not_what_the_run_read(capsys, run_dir: RunDir, tmp_path: P
     other = RunDir(tmp_path / "mail-00000000")
     other.path.mkdir()
     other.config.write_bytes(run_dir.config.read_bytes())
-    start = {"folder": "/somewhere", "data": {"fingerprint": "another"}}
-    other.provenance.write_text(json.dumps({"starts": [start]}))
+    started(other, (0, "another"))
     assert main(["data", "inspect", str(other.path), "--step", "1"]) == 2
     assert "its data is not what the run read" in (err := capsys.readouterr().err) and "/somewhere" in err
+
+
+@pytest.mark.parametrize("here", ["first", "last"])
+def test_data_that_was_exchanged_under_the_run(here: str, capsys, run_dir: RunDir, tmp_path: Path) -> None:
+    """Of updates that read what is not here nothing is said but that; a start that was made anew does not count."""
+    other = RunDir(tmp_path / "mail-00000000")
+    shutil.copytree(run_dir.path, other.path)
+    (tmp_path / "cache").symlink_to(run_dir.path.parent / "cache")
+    same = json.loads(run_dir.provenance.read_text())["starts"][0]["data"]["fingerprint"]
+    before, after = (same, "another") if here == "first" else ("another", same)
+    started(other, (0, before), (9, "a third"), (8, after))
+    record = Record(other)
+    for step, line in ((9, "that did not last"), (8, "a.npy has other content")):
+        record.event("data_changed", step=step, differences=[line], heldout=[], begun=1, ledger_begins_anew=False)
+    of_another = range(9, 31) if here == "first" else range(1, 9)
+    span = "9 on" if here == "first" else "1 to 8"
+
+    for step in (1, 8, 9, 30):
+        typed = ["data", "inspect", str(other.path), "--step", str(step)]
+        if step not in of_another:
+            assert answered(capsys, *typed) == answered(capsys, "data", "inspect", str(run_dir.path), *typed[-2:])
+            continue
+        assert main(typed) == 2
+        assert (
+            f"updates {span} read other data than is here:\n  after update 8: a.npy has other content\n"
+            in (err := capsys.readouterr().err)
+            and "that did not last" not in err
+        )
+    for name in ("--step 8", "--step 9"):
+        batch = answered(capsys, "data", "inspect", str(run_dir.path), *name.split())
+        asked = ["--instance", str(batch["instances"][0]["instance"])]
+        found = answered(capsys, "data", "inspect", str(other.path), *asked)
+        (epoch, *_) = found["places"][0]["instances"][0]["epochs"]
+        (update,) = epoch["updates"]
+        assert (update["state"] == "of other data") == (update["step"] in of_another)
+        assert found["other_data"]["because"] == ["after update 8: a.npy has other content"]
+    assert main(["data", "inspect", str(other.path), *asked]) == 0
+    assert f"updates {span} are of other data than is here" in capsys.readouterr().out
 
 
 def test_a_config_of_another_version(capsys, run_dir: RunDir, tmp_path: Path) -> None:

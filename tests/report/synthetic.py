@@ -28,11 +28,11 @@ def evaluation(step: int, suite: str, level: float) -> dict:
     return {"step": step, "suite": suite, "bits_per_byte": mean, "domains": domains}
 
 
-def start() -> dict:
+def start(step: int = 0) -> dict:
     sides = {"train": {"documents": 1400, "bytes": 21_000_000, "tokens": 21_001_400},
              "heldout": {"documents": 150, "bytes": 2_300_000, "tokens": 2_300_150}}  # fmt: skip
     return {
-        "time": "2026-01-05T09:00:00+00:00", "command": "train.py", "overrides": OVERRIDES,
+        "time": "2026-01-05T09:00:00+00:00", "step": step, "command": "train.py", "overrides": OVERRIDES,
         "folder": "/home/me/my runs", "script": "../olmo/train.py",
         "git": {"top": "/home/me/olmo", "commit": "5e53fd6" + "0" * 33, "dirty": True, "diff_sha256": "ab" * 32,
                 "diff": "-a < b\n+a > b\n", "diff_bytes": 14, "untracked": []},
@@ -40,7 +40,8 @@ def start() -> dict:
         "environment": {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}, "host": "workstation",
         "os": "Linux-6.1-x86_64", "cpus": 2, "parameters": 921_728,
         "devices": {"count": 1, "platform": "cpu", "kind": "cpu"},
-        "data": {"name": "python_text", "fingerprint": "0f" * 32,
+        "data": {"name": "python_text", "fingerprint": "0f" * 32, "heldout": "1e" * 32,
+                 "instances": 4_000, "dropped_tokens": 123, "padding_tokens": 0,
                  "domains": {name: {**sides, "left_out": {}, "absent": []} for name in DOMAINS}},
         "operations": {},
     }  # fmt: skip
@@ -82,7 +83,7 @@ def finished_run(path: Path, mfu: float | None = None) -> RunDir:
     run_dir = RunDir(path)
     config(run_dir)
     record = Record(run_dir)
-    run_dir.provenance.write_text(json.dumps({"starts": [start(), {**start(), "host": "other"}]}))
+    run_dir.provenance.write_text(json.dumps({"starts": [start(), {**start(230), "host": "other"}]}))
     record.evaluation(evaluation(0, "baseline_unigram", 4.6))
     record.evaluation(evaluation(0, "baseline_trigram", 2.9))
     record.event("started", step=0)

@@ -8,6 +8,7 @@ import sys
 import pytest
 import yaml
 
+from olmo_hydra.cli.summary import summary
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.report.build import page, write_report
 from olmo_hydra.report.content import Chart, Code, Facts, Prose, Table
@@ -284,19 +285,65 @@ def test_many_labels_and_files_instead_of_documents(bare):
     tokens = {f"data/tokens/{i:03}": 1000 - i for i in range(200)}
     record.metrics({"step": 1, **dict.fromkeys(("loss", "z_loss", "lr", "grad_norm", "param_norm"), 1.0), **ledger(1),
                     **tokens})  # fmt: skip
-    record.event("data_changed", step=40, differences=["web/1.npy has other content"], ledger_begins_anew=False)
     sides = {"train": {"files": 2, "tokens": 10**9}, "heldout": {"files": 0, "tokens": 0}}
-    data = {"name": "mix", "fingerprint": "0f" * 32, "domains": {f"{i:03}": sides for i in range(200)}}
+    data = start()["data"] | {"name": "mix", "domains": {f"{i:03}": sides for i in range(200)}}
     bare.provenance.write_text(json.dumps({"starts": [{**start(), "data": data}]}))
     (table,) = blocks(bare, "reading", Table)
     assert len(table.rows) == 32 and table.rows[-2][0] == "174 others"
-    assert blocks(bare, "reading", Prose)[0].text == (
-        "From update 40 on it read other data: web/1.npy has other content."
-    )
     (used,) = blocks(bare, "text", Table)
     assert used.columns == ["domain", "train files", "train tokens", "held-out files", "held-out tokens"]
     assert used.rows[-2] == ["170 others", "340", "170B", "0", "0"]
     assert used.rows[-1] == ["all", "400", "200B", "0", "0"]
+
+
+def started(run_dir, *steps_and_hashes):
+    starts = [{**start(step), "data": start()["data"] | hashes} for step, hashes in steps_and_hashes]
+    run_dir.provenance.write_text(json.dumps({"starts": starts}))
+
+
+def changed(record, step, *, differences=(), heldout=(), begun=None, anew=False):
+    fields = {"differences": list(differences), "heldout": list(heldout)}
+    record.event("data_changed", step=step, **fields, begun=begun, ledger_begins_anew=anew)
+
+
+def test_data_that_was_exchanged(bare):
+    """From the update after the checkpoint on; of a start whose updates were all made anew, nothing is said."""
+    record = Record(bare)
+    record.event("started", step=0)
+    training(record, range(1, 101), None)
+    changed(record, 40, differences=["web/1.npy has other content"], begun=1)
+    changed(record, 30, differences=["web/2.npy is gone", "9 instances then, 8 now"], begun=1, anew=True)
+    started(bare, (0, {}), (40, {"fingerprint": "b"}), (30, {"fingerprint": "c"}))
+    assert [prose.text for prose in blocks(bare, "reading", Prose)] == [
+        "From update 31 on it read other data: web/2.npy is gone; 9 instances then, 8 now.",
+        "Whether epoch 1 read anything twice cannot be said: its data was exchanged before update 31, from where the "
+        "ledger counts anew.",
+    ]
+    training(record, range(251, 261), None)
+    assert blocks(bare, "reading", Prose)[-1].text.endswith(" anew. No other epoch read an instance twice.")
+    started(bare, (0, {}), (40, {"fingerprint": "b"}), (30, {}))
+    assert [prose.text for prose in blocks(bare, "reading", Prose)] == ["No epoch read an instance twice."]
+
+
+def test_evaluations_of_another_text_are_not_compared(bare):
+    record = Record(bare)
+    record.event("started", step=0)
+    record.evaluation(evaluation(0, "baseline_trigram", 2.9))
+    for step, level in ((0, 8.0), (100, 7.0), (200, 1.0), (300, 0.5)):
+        record.evaluation(evaluation(step, "heldout", level))
+    changed(record, 100, heldout=["the held-out text of web is another"])
+    training(record, range(1, 301), None)
+    started(bare, (0, {}), (100, {"heldout": "2d" * 32}))
+    assert content(bare).verdict == (
+        "From update 101 on other text is held out (the held-out text of web is another). Evaluations before that do "
+        "not compare with those after it and are not shown; evals.jsonl has them. After 300 of 400 updates (1.23M "
+        "tokens), held-out bits per byte fell from 1.075 to 0.537."
+    )
+    (table,) = blocks(bare, "learning", Table)
+    assert table.columns[:4] == ["domain", "step 300", "std. error", "step 200"]
+    assert "trigram" not in summary(bare) and "step 200" in summary(bare)
+    assert blocks(bare, "text", Table)[0].note.endswith("of the held-out text: 2d2d2d2d2d2d2d2d.")
+    assert blocks(bare, "reading", Prose)[-1].text == "No epoch read an instance twice."
 
 
 def test_tokens_that_are_no_bytes_have_a_loss_of_their_own(bare):

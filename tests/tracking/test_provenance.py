@@ -65,10 +65,10 @@ def test_starts_are_appended_with_what_they_ran_on(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["../train.py", "optim.lr=1e-3", "run.tag=a b"])
     monkeypatch.setenv("XLA_FLAGS", "--xla_x=1")
     for _ in range(2):
-        start = provenance.collect(cfg, ["optim.lr=1e-3"], {"fingerprint": "ab"}, {"kind": "cpu"})
+        start = provenance.collect(cfg, ["optim.lr=1e-3"], 7, {"fingerprint": "ab"}, {"kind": "cpu"})
         provenance.append_start(RunDir(tmp_path), start)
     starts = json.loads(RunDir(tmp_path).provenance.read_text())["starts"]
-    assert len(starts) == 2
+    assert [start["step"] for start in starts] == [7, 7]
     assert starts[1]["command"] == "../train.py optim.lr=1e-3 'run.tag=a b'"
     assert (starts[1]["folder"], starts[1]["script"]) == (os.getcwd(), "../train.py")
     assert starts[1]["packages"]["numpy"] == metadata.version("numpy")

@@ -141,7 +141,7 @@ def trained(
     try:
         found = made.program
         state = checkpoints.restore(done, found.abstract, found.shardings, META) if done else made.copied()
-        reading = Reading(config, data_of(10**6), found.mesh)
+        reading = Reading(config, data_of(10**6), found.mesh, {})
         if done:
             assert reading.restore(checkpoints, done, accept_changed=False) is None
         parts = loop.Parts(

@@ -1,8 +1,9 @@
 """Position, fingerprint and ledger through the training loop: which instances updates consume, and what is refused."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -61,7 +62,14 @@ def opened(folder: Path, config: Any, sampler: type[Sampler] = Sampler) -> Any:
 class Ran:
     """The loop around an update that changes one number, up to `run.stop_at`, from the newest checkpoint on."""
 
-    def __init__(self, folder: Path, *overrides: str, sampler: type[Sampler] = Sampler, **iterate: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *overrides: str,
+        sampler: type[Sampler] = Sampler,
+        unseen: Mapping[str, str] = MappingProxyType({"prose": "1e"}),
+        **iterate: int,
+    ) -> None:
         config = compose([*TINY, *QUIET, *overrides])
         mesh = make_mesh(config.hardware, devices.acquire(config.hardware, ""))
         data = opened(folder, config, sampler)
@@ -73,7 +81,7 @@ class Ran:
         state = {"number": jax.device_put(jnp.float32(0), replicated(mesh))}
         try:
             done = checkpoints.latest() or 0
-            reading = Reading(config, data, mesh)
+            reading = Reading(config, data, mesh, unseen)
             self.changed = None
             if done:
                 self.changed = reading.restore(checkpoints, done, accept_changed=config.checkpoint.accept_changed_data)
@@ -172,9 +180,9 @@ def test_what_a_checkpoint_says_of_the_data(straight: Ran) -> None:
     }  # fmt: skip
 
 
-def refusal(folder: Path, *overrides: str) -> str:
+def refusal(folder: Path, *overrides: str, **changed: Any) -> str:
     with pytest.raises(RequestError) as refused:
-        Ran(folder, *overrides)
+        Ran(folder, *overrides, **changed)
     return str(refused.value)
 
 
@@ -186,7 +194,8 @@ def test_other_content_is_refused_unless_it_is_accepted(folder: Path) -> None:
     assert "web" not in message
     ran = Ran(folder, "checkpoint.accept_changed_data=true")
     assert ran.done == STEPS and ran.changed is not None
-    assert ran.changed["ledger_begins_anew"] is False and "code has other content" in ran.changed["differences"][0]
+    assert ran.changed["ledger_begins_anew"] is False and ran.changed["begun"] == 2 and ran.changed["heldout"] == []
+    assert "code has other content" in ran.changed["differences"][0]
     assert [row["data/seen_fraction"] * 27 for row in ran.rows] == pytest.approx([24, 8, 16]), "the ledger goes on"
 
 
@@ -196,7 +205,21 @@ def test_another_number_of_instances_begins_the_ledger_anew(folder: Path) -> Non
     assert "27 instances then, 43 now" in refusal(folder)
     ran = Ran(folder, "checkpoint.accept_changed_data=true")
     assert ran.changed is not None and ran.changed["ledger_begins_anew"]
+    assert ran.changed["begun"] is None, "5 batches of 8 are an epoch of 43, so that the next begins whole"
     assert ran.rows[0]["data/seen_fraction"] == 8 / 43
+
+
+def test_other_held_out_text_is_refused_unless_it_is_accepted(folder: Path, straight: Ran) -> None:
+    """Training goes on as if nothing had been exchanged."""
+    Ran(folder, "run.stop_at=5")
+    other = {"prose": "2d", "code": "3c"}
+    message = refusal(folder, unseen=other)
+    assert "text of code is held out now\n  the held-out text of prose is another" in message
+    assert "no text of prose is held out any more" in refusal(folder, unseen={})
+    ran = Ran(folder, "checkpoint.accept_changed_data=true", unseen=other)
+    assert ran.changed is not None and len(ran.changed.pop("heldout")) == 2
+    assert ran.changed == {"differences": [], "begun": None, "ledger_begins_anew": False}
+    assert ran.rows == straight.rows[5:] and ran.record["heldout"] == other
 
 
 def test_another_seed_is_another_order(folder: Path) -> None:

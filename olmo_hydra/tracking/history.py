@@ -1,0 +1,64 @@
+"""Which updates of a run read which data: a start may go on with other data than the one before it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from olmo_hydra.tracking.run_dir import RunDir
+
+Row = dict[str, Any]
+Digest = Literal["fingerprint", "heldout"]  # of what was trained on, or evaluated
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Updates `first` to `last` (None: and those to come), which had one `digest` of data."""
+
+    first: int
+    last: int | None
+    digest: str | None
+
+    def holds(self, step: int) -> bool:
+        """Whether update `step` is one of them."""
+        return self.first <= step and (self.last is None or step <= self.last)
+
+    def __str__(self) -> str:
+        return f"{self.first:,} on" if self.last is None else f"{self.first:,} to {self.last:,}"
+
+
+def starts_of(run_dir: RunDir) -> list[Row]:
+    """What `provenance.json` says of each start, oldest first; none if it is not there."""
+    if not run_dir.provenance.is_file():
+        return []
+    starts: list[Row] = json.loads(run_dir.provenance.read_text("utf-8"))["starts"]
+    return starts
+
+
+def stretches(starts: Sequence[Row], of: Digest) -> list[Stretch]:
+    """The updates of a run by the data that made them. A start makes anew whatever was done past its first step."""
+    valid: list[Row] = []
+    for start in starts:
+        valid = [*(one for one in valid if one["step"] < start["step"]), start]
+    found: list[Stretch] = []
+    for start in valid:
+        first, digest = start["step"] + 1, start["data"][of]
+        if found and found[-1].digest == digest:
+            continue
+        if found:
+            found[-1] = replace(found[-1], last=first - 1)
+        found.append(Stretch(first, None, digest))
+    return found
+
+
+def changes(starts: Sequence[Row], events: Sequence[Row], of: Digest) -> list[Row]:
+    """The events `data_changed` that still count, oldest first: each begins a stretch, after update `step`."""
+    told = {event["step"]: event for event in events if event["event"] == "data_changed"}
+    return [told[one.first - 1] for one in stretches(starts, of)[1:] if one.first - 1 in told]
+
+
+def of_one_text(evals: Sequence[Row], starts: Sequence[Row]) -> list[Row]:
+    """The rows of evals.jsonl without those of held-out text that was another then: numbers that compare."""
+    texts = stretches(starts, "heldout")
+    first = texts[-1].first if len(texts) > 1 else 0
+    return [row for row in evals if row["step"] >= first]
