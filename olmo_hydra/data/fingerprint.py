@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from olmo_hydra.config.data import DataConfig, Instances, TokensConfig
+from olmo_hydra.config.data import DataConfig, FilesConfig, Instances, TokensConfig
 from olmo_hydra.config.errors import show
 from olmo_hydra.config.identity import plain
 from olmo_hydra.config.tokenizers import Ids
@@ -22,20 +22,10 @@ SAMPLE = (
 )
 THREADS = 32  # that read samples of remote files
 NAMED = 10  # files named in a comparison; more are counted
-SETTINGS = (
-    *("seq_len", "max_target_seq_len", "seed", "instances", "pack_files", "document_mask", "document_positions"),
-    *("repetition_filter", "filter_padding", "file_seed", "mixture_tokens", "mixture_seed"),
-)
-RULES = {
-    "order": order.VERSION,
-    "documents": document_index.VERSION,
-    "filter": repetition.VERSION,
-    "mixture": mixture.VERSION,
-}
 
 
 def fingerprint(cfg: DataConfig, ids: Ids, files: Sequence[TokenFile], n_instances: int) -> dict[str, Any]:
-    """The fingerprint of a run's data. Where files lie, and how large a batch is, is not in it.
+    """The fingerprint of a run's data. Where files lie, how large a batch is, and what is not in use is not in it.
 
     Args:
       cfg: The data group.
@@ -50,12 +40,8 @@ def fingerprint(cfg: DataConfig, ids: Ids, files: Sequence[TokenFile], n_instanc
     Raises:
       RequestError: A file cannot be read.
     """
-    settings = {name: plain(getattr(cfg, name)) for name in SETTINGS if hasattr(cfg, name)}
+    rules, settings = _in_use(cfg)
     settings |= {"vocab_size": ids.vocab_size, "eos": ids.eos, "pad": ids.pad}
-    if isinstance(cfg, TokensConfig) and cfg.is_mixture:
-        for label, source in cfg.sources.items():
-            settings |= {f"sources.{label}.ratio": source.ratio}
-            settings |= {f"sources.{label}.max_repetition": source.max_repetition}
     masks = [file.mask for file in files if file.mask is not None]
     hashes = samples([*files, *masks])
     rows = [
@@ -65,12 +51,36 @@ def fingerprint(cfg: DataConfig, ids: Ids, files: Sequence[TokenFile], n_instanc
         )
     ]
     return {
-        "rules": RULES,
+        "rules": rules,
         "settings": settings,
         "files": rows,
         "instances": n_instances,
         "olmo_core": of_olmo_core(cfg, ids, files),
     }
+
+
+def _in_use(cfg: DataConfig) -> tuple[dict[str, str], dict[str, Any]]:
+    """Versions of rules and values of settings that say what a batch holds."""
+    rules = {"order": order.VERSION}
+    names = ["seq_len", "max_target_seq_len", "seed", "instances", "document_mask", "repetition_filter"]
+    of_sources: dict[str, float] = {}
+    if cfg.instances is not Instances.windows:
+        rules["documents"] = document_index.VERSION
+        names += ["pack_files"] if cfg.instances is Instances.packed else []
+    if cfg.document_mask:
+        names += ["document_positions"]
+    if cfg.repetition_filter:
+        rules["filter"] = repetition.VERSION
+        names += ["filter_padding"]
+    if isinstance(cfg, FilesConfig):
+        names += ["file_seed"]
+    if isinstance(cfg, TokensConfig) and cfg.is_mixture:
+        rules["mixture"] = mixture.VERSION
+        names += ["mixture_tokens", "mixture_seed"]
+        for label, source in cfg.sources.items():
+            of_sources |= {f"sources.{label}.{name}": getattr(source, name) for name in ("ratio", "max_repetition")}
+    values = {name: plain(getattr(cfg, name)) for name in names}
+    return rules, {name: value for name, value in values.items() if value is not None} | of_sources
 
 
 def samples(files: Iterable[TokenFile]) -> dict[TokenFile, str]:
@@ -107,7 +117,7 @@ def of_olmo_core(cfg: DataConfig, ids: Ids, files: Sequence[TokenFile]) -> str |
         case Instances.padded:
             return None
     text = [f"class={name}", *(f"{key}={value}," for key, value in fields.items())]
-    text += [f"path={file.name.rpartition('/')[2]},size={file.n_bytes}," for file in files]
+    text += [f"path={str(file.path).rpartition('/')[2]},size={file.n_bytes}," for file in files]
     return hashlib.sha256("".join(text).encode()).hexdigest()
 
 
@@ -122,9 +132,11 @@ def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """
     if set(saved) != set(now):
         return ["the data was opened by another version of this program, whose fingerprints cannot be compared"]
+    settings_are_equal = saved["settings"] == now["settings"]
     lines = [
         f"the rule of {name}: {saved['rules'].get(name)} then, {now['rules'].get(name)} now"
         for name in _changed(saved["rules"], now["rules"])
+        if settings_are_equal or (name in saved["rules"] and name in now["rules"])  # else a setting says it
     ]
     lines += [
         f"data.{name}: {show(saved['settings'].get(name))} then, {show(now['settings'].get(name))} now"

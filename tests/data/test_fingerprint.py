@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from olmo_hydra.config.compose import compose
-from olmo_hydra.config.data import Instances, TokenSourceConfig
+from olmo_hydra.config.data import Instances, Positions, TokenSourceConfig
 from olmo_hydra.config.tokenizers import KNOWN
 from olmo_hydra.data.files import remote
 from olmo_hydra.data.files.token_file import open_file
@@ -65,18 +65,53 @@ def test_the_folder_does_not_matter(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "line"),
+    ("changed", "lines"),
     [
-        ({"seed": 7}, "data.seed: 0 then, 7 now"),
-        ({"repetition_filter": True}, "data.repetition_filter: false then, true now"),
-        ({"instances": Instances.packed}, "data.instances: windows then, packed now"),
-        ({"file_seed": 123}, "data.file_seed: null then, 123 now"),
+        ({"seed": 7}, ["data.seed: 0 then, 7 now"]),
+        (
+            {"repetition_filter": True},
+            ["data.repetition_filter: false then, true now", "data.filter_padding: null then, false now"],
+        ),
+        (
+            {"instances": Instances.packed},
+            ["data.instances: windows then, packed now", "data.pack_files: null then, 8 now"],
+        ),
+        ({"file_seed": 123}, ["data.file_seed: null then, 123 now"]),
     ],
 )
-def test_a_changed_setting_is_said(tmp_path, changed, line) -> None:
+def test_a_changed_setting_is_said(tmp_path, changed, lines) -> None:
     files = files_in(tmp_path)
     saved, now = (fingerprint(cfg, DOLMA2, files, 6) for cfg in (config(), config(**changed)))
-    assert differences(saved, now) == [line]
+    assert differences(saved, now) == lines
+
+
+@pytest.mark.parametrize(
+    "unused",
+    [
+        {"pack_files": 3},
+        {"filter_padding": True},
+        {"document_positions": Positions.restarted},
+        {"mixture_seed": 5},
+        {"mixture_tokens": 9},
+    ],
+)
+def test_what_is_not_in_use_is_not_in_it(tmp_path, unused) -> None:
+    files = files_in(tmp_path)
+    assert fingerprint(config(), DOLMA2, files, 6) == fingerprint(config(**unused), DOLMA2, files, 6)
+
+
+def test_rules_in_use_alone_are_in_it(tmp_path, monkeypatch) -> None:
+    files = files_in(tmp_path)
+    of_mixture = {"sources": {"web": TokenSourceConfig(paths=["a"], ratio=0.5)}, "repetition_filter": True}
+    all_of_them = config(instances=Instances.packed, **of_mixture)
+    saved = [fingerprint(cfg, DOLMA2, files, 6) for cfg in (config(), all_of_them)]
+    for module in ("instances.document_index", "instances.repetition", "instances.mixture"):
+        monkeypatch.setattr(f"olmo_hydra.data.{module}.VERSION", "new")
+    now = [fingerprint(cfg, DOLMA2, files, 6) for cfg in (config(), all_of_them)]
+    assert differences(saved[0], now[0]) == []
+    assert [line.partition(":")[0] for line in differences(saved[1], now[1])] == [
+        f"the rule of {name}" for name in ("documents", "filter", "mixture")
+    ]
 
 
 def test_ratios_of_a_mixture_are_in_it(tmp_path) -> None:

@@ -101,8 +101,8 @@ def test_patterns(root) -> None:
         root,
         f"{{code: {{paths: [{root}/code/bytes/0.npy]}}, web: {{paths: ['web/**/*.npy', web/../web/bytes/0.npy]}}}}",
     )
-    names = ["web/bytes/0.npy", "web/bytes/1.npy", "web/bytes/10.npy", "web/../web/bytes/0.npy"]
-    assert [file.name for file in data.files] == [f"{root}/code/bytes/0.npy", *names]
+    names = ["web/bytes/0.npy", "web/bytes/1.npy", "web/bytes/10.npy", "web/bytes/0.npy"]
+    assert [file.name for file in data.files] == ["code/bytes/0.npy", *names]
     assert data.batches.labels == ["code", "web"]
     with refused(r"data\.sources\.web\.paths=\[absent/\*\.npy\]|absent/\*\.npy", "matches no file"):
         of_tokens(root, "{web: {paths: ['absent/*.npy']}}")
@@ -199,6 +199,22 @@ def tokenizer_mix(root: Path) -> str:
     (root / "any.txt").write_text("web,web/bytes/../{TOKENIZER}.npy")
     write(root / "web/tokenizer.npy", np.full(64, 3))
     return str(root / "any.txt")
+
+
+@pytest.mark.parametrize(
+    ("base", "paths", "names"),
+    [
+        ("{root}", ["web/bytes/*.npy"], ["web/bytes/0.npy", "web/bytes/1.npy"]),
+        ("{root}", ["{root}/web/bytes/*.npy"], ["web/bytes/0.npy", "web/bytes/1.npy"]),
+        ("{root}", ["./web/bytes/0.npy", "web/bytes/1.npy"], ["web/bytes/0.npy", "web/bytes/1.npy"]),
+        ("{root}/code", ["{root}/web/bytes/0.npy", "bytes/0.npy"], ["0.npy", "bytes/0.npy"]),
+        ("{root}/val", ["{root}/web/bytes/0.npy", "{root}/code/bytes/0.npy"], ["0.npy", "0.npy (2)"]),
+    ],
+)
+def test_what_files_are_called_does_not_depend_on_the_machine(root, base, paths, names) -> None:
+    typed = ", ".join(repr(path.format(root=root)) for path in paths)
+    data = of_tokens(root, f"{{web: {{paths: [{typed}]}}}}", f"data.root={base.format(root=root)}")
+    assert [row[0] for row in data.fingerprint["files"]] == names
 
 
 def test_a_prepared_corpus(cfg, tmp_path) -> None:

@@ -1,6 +1,7 @@
 """Token files by their paths: patterns expanded below a root, which is a folder or a URL, and all of them opened."""
 
 import glob
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,6 +59,9 @@ def open_all(
 ) -> list[TokenFile]:
     """Token files, opened in the order given; one that is wanted twice is there twice.
 
+    They are called by their paths from the root, and those that are not below it by their last part, with a number
+    where that is taken: a copy of the data on another machine has the same names.
+
     Args:
       root: A folder or URL that their paths start from; None: the current folder.
       wanted: The files.
@@ -69,10 +73,12 @@ def open_all(
       RequestError: As `open_file`.
     """
 
+    names = _names(root, wanted)
+
     def open_one(file: Wanted) -> TokenFile:
         mask = None if file.mask is None else _place(_joined(root, file.mask), copies)
         place = _place(_joined(root, file.path), copies)
-        return open_file(place, dtype, label=file.label, name=file.path, mask=mask)
+        return open_file(place, dtype, label=file.label, name=names[file.path], mask=mask)
 
     different = list(dict.fromkeys(wanted))
     if any(remote.is_url(_joined(root, file.path)) for file in different):
@@ -82,6 +88,31 @@ def open_all(
     else:
         opened = {file: open_one(file) for file in different}
     return [opened[file] for file in wanted]
+
+
+def _names(root: str | None, wanted: Sequence[Wanted]) -> dict[str, str]:
+    """What to call each path."""
+    names: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for path in dict.fromkeys(file.path for file in wanted):
+        place = _joined(root, path)
+        place = place if remote.is_url(place) else os.path.abspath(_local(place))
+        name = below = _below(root, place)
+        number = 1
+        while places.setdefault(name, place) != place:
+            number += 1
+            name = f"{below} ({number})"
+        names[path] = name
+    return names
+
+
+def _below(root: str | None, place: str) -> str:
+    """A file by its path from the root, or the last part of it where it is not below."""
+    if remote.is_url(place):
+        base = None if root is None else f"{root.rstrip('/')}/"
+        return place[len(base) :] if base and place.startswith(base) else place.rpartition("/")[2]
+    found = Path(os.path.relpath(place, _local(root or ".")))
+    return found.name if found.parts[0] == ".." else str(found)
 
 
 def _place(path: str, copies: Path | None) -> Place:
