@@ -74,8 +74,7 @@ def open_data(config: Config, cache: Path, report: Report) -> Data:
         cfg.repetition_filter,
         cfg.filter_padding,
     )
-    if source.padding or cfg.instances is not Instances.windows:
-        report(f"data: {share(source, cfg.seq_len)}")
+    report(f"data: {share(source, cfg.seq_len)}")
     return Data(
         tokenizer,
         files,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from olmo_hydra.cli.main import main
 from tests.end_to_end.runs import ROOT, environment, events
 
 LENGTH, INSTANCES = 32, 96
@@ -64,6 +65,7 @@ def test_a_run_without_held_out_text_says_so_everywhere(root: Path) -> None:
     done = train(root)
     assert done.returncode == 0, done.stderr[-3000:]
     directory = run_of(root)
+    assert "data: 96 instances of 32 tokens, 0.0% of them padding; 0 tokens (0.0%) of the files are" in done.stderr
     assert done.stderr.count("no text is held out") == 1 and "no held-out text was evaluated" in done.stdout
     assert "No text is held out" in (directory / "report.html").read_text()
     assert [json.loads(line)["suite"] for line in (directory / "evals.jsonl").read_text().splitlines()] == ["samples"]
@@ -73,7 +75,7 @@ def test_a_run_without_held_out_text_says_so_everywhere(root: Path) -> None:
     assert "No epoch read an instance twice." in (directory / "report.html").read_text()
 
 
-def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resumable(root: Path) -> None:
+def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resumable(root: Path, capsys) -> None:
     """Here it cannot be read, which shows in a thread of the loader."""
     whole = (root / "web.npy").read_bytes()
     assert train(root, "run.stop_at=6").returncode == 0
@@ -90,11 +92,38 @@ def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resu
     (told,) = [event for event in events(directory) if event["event"] == "data_changed"]
     assert told["step"] == 6 and told["differences"] == ["web.npy has other content"]
     assert events(directory)[-1]["event"] == "failed"
-    assert "From update 6 on it read other data" in (directory / "report.html").read_text()
+    assert "<p>From update 7 on it read other data" in (directory / "report.html").read_text()
+    assert main(["data", "inspect", str(directory), "--step", "3"]) == 2
+    because = "updates 1 to 6 read other data than is here:\n  after update 6: web.npy has other content\n"
+    assert because in capsys.readouterr().err
 
     (root / "web.npy").write_bytes(whole)
     done = train(root)
     assert done.returncode == 0 and last_row(directory)["step"] == 24, done.stderr[-3000:]
+    assert "<p>From update" not in (directory / "report.html").read_text(), "no update of it is left"
+    for step in ("3", "7"):
+        assert main(["data", "inspect", str(directory), "--step", step]) == 0
+
+
+def test_changed_held_out_text_is_refused_and_recorded_where_accepted(root: Path) -> None:
+    heldout = f"data.heldout_mix={root}/heldout.txt", "eval.every=4"
+    hold_out(root, b"Text that is never trained on.", b"More of it.")
+    assert train(root, *heldout, "run.stop_at=4").returncode == 0
+    directory = run_of(root)
+    hold_out(root, b"Text that was never trained on", b"More of it.")
+    done = train(root, *heldout)
+    assert done.returncode == 2 and "the held-out text of prose is another" in done.stderr, done.stderr[-3000:]
+    assert "checkpoint.accept_changed_data=true" in done.stderr
+
+    done = train(root, *heldout, "run.stop_at=12", "checkpoint.accept_changed_data=true")
+    assert done.returncode == 0 and "baseline" not in done.stdout and "step 12" in done.stdout, done.stderr[-3000:]
+    (told,) = [event for event in events(directory) if event["event"] == "data_changed"]
+    assert (told["step"], told["differences"]) == (4, [])
+    page = (directory / "report.html").read_text()
+    assert "From update 5 on other text is held out (the held-out text of prose is another)." in page
+    hashes = [start["data"]["heldout"] for start in json.loads((directory / "provenance.json").read_text())["starts"]]
+    assert len(set(hashes)) == 2 and hashes[1] in page
+    assert train(root, *heldout).returncode == 0, "what was accepted is in the next checkpoint"
 
 
 def test_a_wrong_token_is_named_where_text_is_held_out(root: Path) -> None:
