@@ -188,7 +188,24 @@ def test_documents_are_looked_for_once(tmp_path, monkeypatch, of):
     write(paths[1], rng.choice([1, 2, 3, END], 5000))  # of the same size, but another text
     assert of(files_of(paths), 16, END, tmp_path / "cache").dropped != first.dropped
     (index,) = [path for path in (tmp_path / "cache").glob("*.bin") if path == first._index.file]
-    index.write_bytes(index.read_bytes()[:-1])
+    whole = index.read_bytes()
+    other = bytearray(whole)
+    other[len(whole) // 2] ^= 1
+    for damaged in (whole[:-1], whole + b"0", bytes(other), whole[:20], b""):
+        index.write_bytes(damaged)
+        document_index._mapped.cache_clear()
+        with pytest.raises(RequestError, match="no whole index"):
+            again.spans(0)
+
+
+def test_a_large_index_is_hashed_in_stretches(tmp_path, monkeypatch):
+    monkeypatch.setattr(document_index, "STRETCH", 64)
+    monkeypatch.setattr(document_index, "SAMPLES", 4)
+    path = write(tmp_path / "0.bin", np.random.default_rng(5).choice([1, 2, 3, END], 5000))
+    packed = Padded(files_of([path]), 16, END, tmp_path / "cache")
+    index = packed._index.file
+    whole = index.read_bytes()
+    index.write_bytes(whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:])  # in the last stretch
     document_index._mapped.cache_clear()
     with pytest.raises(RequestError, match="no whole index"):
-        again.spans(0)
+        packed.spans(0)

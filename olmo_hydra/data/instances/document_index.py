@@ -16,8 +16,10 @@ from olmo_hydra.data.files.places import modified
 from olmo_hydra.data.files.token_file import TokenFile
 from olmo_hydra.data.instances.packing import documents, pack
 
-VERSION = "documents-v1"  # of packing and of the file: part of its name, and of fingerprints
+VERSION = "documents-v1"  # of the rules: part of every fingerprint of data that is packed or padded
+FORMAT = 2  # of the file: with the version part of its name
 SAMPLE = 1024  # tokens of the beginning, the middle and the end of a file that decide whether it is the same
+STRETCH, SAMPLES = 1 << 18, 256  # bytes of an index that are hashed together; how many of them in a large one
 DOCUMENT = np.dtype([("file", "<u4"), ("start", "<u8"), ("length", "<u4")])
 
 How = Literal["packed", "padded"]
@@ -71,7 +73,7 @@ class Index:
           RequestError: A file cannot be read, or the index cannot be written.
         """
         content = [(file.name, file.n_tokens, str(file.dtype), modified(file.path), _sample(file)) for file in files]
-        recipe = json.dumps([VERSION, how, seq_len, end, [list(group) for group in groups], content])
+        recipe = json.dumps([VERSION, FORMAT, how, seq_len, end, [list(group) for group in groups], content])
         file = folder / f"{how}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.bin"
 
         def write(partial: Path) -> None:
@@ -88,6 +90,9 @@ class Index:
                 np.array([len(array) for array in whole], np.int64).tofile(out)
                 for array in whole:
                     array.tofile(out)
+            content_hash = _hash(partial, partial.stat().st_size)
+            with partial.open("ab") as out:
+                out.write(content_hash)
 
         make_once(file, write)
         whole = _mapped(file)
@@ -124,12 +129,25 @@ def _sample(file: TokenFile) -> str:
     return digest.hexdigest()
 
 
+def _hash(file: Path, size: int) -> bytes:
+    """Of the first `size` bytes: of all of them, or of evenly spaced stretches of a large file."""
+    whole = size <= SAMPLES * STRETCH
+    starts = range(0, size, STRETCH) if whole else np.linspace(0, size - STRETCH, SAMPLES, dtype=np.int64).tolist()
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        for start in starts:
+            opened.seek(start)
+            digest.update(opened.read(min(STRETCH, size - start)))
+    return digest.digest()
+
+
 @lru_cache(maxsize=16)
 def _mapped(file: Path) -> Whole:
     def arrays() -> Iterator[np.ndarray]:
-        size, at = file.stat().st_size, 8 * len(TYPES)
+        size, at = file.stat().st_size - hashlib.sha256().digest_size, 8 * len(TYPES)
         lengths = np.fromfile(file, np.int64, len(TYPES)).tolist()
-        if len(lengths) < len(TYPES) or at + np.dot(lengths, [dtype.itemsize for dtype in TYPES]) != size:
+        is_whole = len(lengths) == len(TYPES) and at + np.dot(lengths, [dtype.itemsize for dtype in TYPES]) == size
+        if not is_whole or np.fromfile(file, np.uint8, offset=size).tobytes() != _hash(file, size):
             raise RequestError("is no whole index of documents", where=str(file), instead="delete the file")
         for length, dtype in zip(lengths, TYPES, strict=True):
             # Nothing cannot be mapped.
