@@ -12,6 +12,7 @@ from olmo_hydra.cli.main import main
 from tests.end_to_end.runs import ROOT, environment, events
 
 LENGTH, INSTANCES = 32, 96
+PROSE = '<p class="wide">'  # of a report, which may also hold the code's uncommitted changes
 SMALL = (
     *("data=tokens", "data.tokenizer=bytes", "+data.sources={web: {paths: [web.npy]}, code: {paths: [code.npy]}}"),
     *("model.d_model=32", "model.head_dim=16", "model.d_ff=48", "model.window=8", f"data.seq_len={LENGTH}"),
@@ -92,7 +93,7 @@ def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resu
     (told,) = [event for event in events(directory) if event["event"] == "data_changed"]
     assert told["step"] == 6 and told["differences"] == ["web.npy has other content"]
     assert events(directory)[-1]["event"] == "failed"
-    assert "<p>From update 7 on it read other data" in (directory / "report.html").read_text()
+    assert f"{PROSE}From update 7 on it read other data" in (directory / "report.html").read_text()
     assert main(["data", "inspect", str(directory), "--step", "3"]) == 2
     because = "updates 1 to 6 read other data than is here:\n  after update 6: web.npy has other content\n"
     assert because in capsys.readouterr().err
@@ -100,7 +101,7 @@ def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resu
     (root / "web.npy").write_bytes(whole)
     done = train(root)
     assert done.returncode == 0 and last_row(directory)["step"] == 24, done.stderr[-3000:]
-    assert "<p>From update" not in (directory / "report.html").read_text(), "no update of it is left"
+    assert f"{PROSE}From update" not in (directory / "report.html").read_text(), "no update of it is left"
     for step in ("3", "7"):
         assert main(["data", "inspect", str(directory), "--step", step]) == 0
 
@@ -120,7 +121,7 @@ def test_changed_held_out_text_is_refused_and_recorded_where_accepted(root: Path
     (told,) = [event for event in events(directory) if event["event"] == "data_changed"]
     assert (told["step"], told["differences"]) == (4, [])
     page = (directory / "report.html").read_text()
-    assert "From update 5 on other text is held out (the held-out text of prose is another)." in page
+    assert f"{PROSE}From update 5 on other text is held out (the held-out text of prose is another)." in page
     hashes = [start["data"]["heldout"] for start in json.loads((directory / "provenance.json").read_text())["starts"]]
     assert len(set(hashes)) == 2 and hashes[1] in page
     assert train(root, *heldout).returncode == 0, "what was accepted is in the next checkpoint"
