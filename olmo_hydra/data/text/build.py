@@ -10,7 +10,6 @@
 
 import importlib.metadata
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,6 +30,8 @@ from olmo_hydra.data.text.shards import join
 from olmo_hydra.data.text.sources import Unit, units
 from olmo_hydra.data.text.workers import Task, Workers
 from olmo_hydra.data.tokenizers import bpe, tokenizer
+
+TEXTS = "texts"  # folder of what was read, for any corpus that is tried
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,16 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
       RunFailed: A process has died.
     """
     start = time.monotonic()
-    found = [(domain, unit) for domain in cfg.domains for unit in units(domain, cfg.domains[domain])]
-    texts = [_state(domain.path) for domain in cfg.domains.values()]
-    key = sha256_of_json([origin, [(domain, unit.name, repr(unit.origin)) for domain, unit in found], texts])[:16]
-    work, corpus = folder / key / "parts", folder / key / "corpus"
-    for path in (work, corpus):
+    found = plan(cfg)
+    texts = texts_of(found)
+    corpus = folder / sha256_of_json([origin, texts])[:16]
+    work = corpus.with_name(f"{corpus.name}.parts")
+    for path in (folder / TEXTS, work, corpus):
         path.mkdir(parents=True, exist_ok=True)
-    pieces = [Piece(domain, unit, Part(work, number)) for number, (domain, unit) in enumerate(found)]
+    pieces = [
+        Piece(domain, unit, Part(folder / TEXTS / _key(origin, domain, unit), work / f"{number:06}"))
+        for number, (domain, unit) in enumerate(found)
+    ]
     with Workers(settings.workers) as workers:
 
         def run(step: str, function: Callable[..., None], tasks: list[Task]) -> None:
@@ -138,6 +142,7 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
     }
     manifest = {
         **origin,
+        "texts": texts,
         "fingerprint": fingerprint_of(described, files),
         "tokenizers": importlib.metadata.version("tokenizers"),
         "tokenizer": described,
@@ -153,12 +158,20 @@ def build_corpus(cfg: TextConfig, origin: dict[str, Any], folder: Path, settings
     return corpus
 
 
-def _state(path: str | None) -> list[tuple[str, int, int]]:
-    """Sizes and times of the files below a domain's path: parts of a text that was edited since are not used."""
-    root = Path(path or os.devnull).expanduser()
-    files = [root, *root.rglob("*")] if root.is_dir() else [root]
-    states = [(str(file), file.stat()) for file in sorted(files) if file.is_file()]
-    return [(name, state.st_size, state.st_mtime_ns) for name, state in states]
+def plan(cfg: TextConfig) -> list[tuple[str, Unit]]:
+    """All pieces of a text in order, with their domains. Raises RequestError if a source cannot be read."""
+    return [(domain, unit) for domain, of_domain in cfg.domains.items() for unit in units(domain, of_domain)]
+
+
+def texts_of(planned: Sequence[tuple[str, Unit]]) -> str:
+    """sha256 of what tells whether a text is still the same, see `Unit.state`."""
+    return sha256_of_json([(domain, unit.state()) for domain, unit in planned])
+
+
+def _key(origin: dict[str, Any], domain: str, unit: Unit) -> str:
+    """Names all that decides how a piece is read, and nothing that comes after it."""
+    source = {key: value for key, value in origin["recipe"]["domains"][domain].items() if key != "heldout_fraction"}
+    return sha256_of_json([origin["algorithm"], origin["python"], domain, source, unit.state()])[:32]
 
 
 def _choose(cfg: TextConfig, pieces: Sequence[Piece], settings: Settings) -> dict[str, dict[str, Any]]:
@@ -214,12 +227,12 @@ def _add_totals(domains: dict[str, dict[str, Any]], files: list[dict[str, Any]],
         encoded = piece.part.load("encoded.json")
         domains[piece.domain]["special_tokens"] += Counter(encoded["special_tokens"])
         for split in SPLITS:
-            domains[piece.domain][split]["bytes"] += sum(n_bytes for _, _, n_bytes, _ in encoded[split])
+            domains[piece.domain][split]["bytes"] += encoded[split]["bytes"]
 
 
 def _rate(pieces: Sequence[Piece], seconds: float) -> str:
-    documents = [d for piece in pieces for split in SPLITS for d in piece.part.load("encoded.json")[split]]
-    n_tokens, n_bytes = (sum(document[field] for document in documents) for field in (1, 2))
+    totals = [piece.part.load("encoded.json")[split] for piece in pieces for split in SPLITS]
+    n_tokens, n_bytes = (sum(total[field] for total in totals) for field in ("tokens", "bytes"))
     rate = f"{n_bytes / 1e6 / seconds:.1f} MB/s, {n_tokens / 1e6 / seconds:.2f} million tokens/s"
     return f"data: tokenized {n_bytes / 1e6:.1f} MB to {n_tokens:,} tokens in {seconds:.1f} s: {rate}"
 

@@ -1,14 +1,13 @@
 """Which documents a corpus keeps, and on which side of the split: decided by hashes, in the order of documents."""
 
 import hashlib
-import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from olmo_hydra.config.data import TextConfig
 from olmo_hydra.data.corpus import SPLITS, split_point
 from olmo_hydra.data.heldout import cut
-from olmo_hydra.data.text.parts import Kept, Part, Passage, text_of
+from olmo_hydra.data.text.parts import Kept, Part, Passage, line, text_of
 from olmo_hydra.data.text.sources.registry import SEPARATOR
 
 DUPLICATE, TOO_SHORT = "duplicate", "too short"
@@ -39,9 +38,9 @@ class Chooser:
         """Writes what stays of a piece, and counts it."""
         left_out: Counter[str] = Counter(part.load("read.json")["left_out"])
         copies = 0
-        kept: list[Kept] = []
+        kept: Counter[str] = Counter()
         at = 0
-        with part.path("text").open("rb") as text:
+        with part.path("text").open("rb") as text, part.writing("kept") as out:
             for name, passages in part.documents():
                 split = self._split(domain, name)
                 new: list[bytes] = []
@@ -69,10 +68,9 @@ class Chooser:
                 copies += any(key in self.seen for key in new)
                 for key in new:
                     self.seen.setdefault(key, split)
-                kept.append(Kept(name, split, places, size))
-        fields = [(document.name, document.split, document.places, document.n_bytes) for document in kept]
-        part.save("kept.json", json.dumps(fields).encode())
-        return Chosen(Counter(document.split for document in kept), +left_out, copies)
+                kept[split] += 1
+                out.write(line(astuple(Kept(name, split, places, size))))
+        return Chosen(kept, +left_out, copies)
 
     def _split(self, domain: str, name: str) -> str:
         own = self.cfg.domains[domain].heldout_fraction

@@ -1,16 +1,20 @@
 """What is made of each piece of text on the way to a corpus, in files that outlive a process that is killed.
 
-A piece is a `Unit` of a source. Each of its parts is written under another name and renamed, its description last:
-what is there is whole. No part depends on which process made it.
+A piece is a `Unit` of a source. Each of its files is written under another name and renamed, its description last: what
+is there is whole. None depends on which process made it, and none is held in memory.
 
 ```
-<number>.text                  UTF-8 of the piece's passages, one after the other
-<number>.read.json             its documents: names, and hash and length of each passage
-<number>.kept.json             which of them stay, on which side of the split, and where their text lies
-<number>.train, .heldout       their tokens, an end after each document
-<number>.encoded.json          of each document tokens, bytes and hash; texts of special tokens found
-<number>.shared                which grams of held-out text its training text has
+texts/<key>.text               UTF-8 of the piece's passages, one after the other
+texts/<key>.documents          its documents, a line each: name, and hash and length of each passage
+texts/<key>.read.json          what was left out
+<corpus>/parts/<number>.kept   which of them stay, a line each: name, side of the split, where their text lies, bytes
+    .train, .heldout           their tokens, an end after each document
+    .train.documents, ...      of each document name, tokens, bytes and hash
+    .encoded.json              totals, and texts of special tokens found
+    .shared                    which grams of held-out text its training text has
 ```
+
+A text's key names all that decides its reading, so that it is read once for every corpus that is tried in this folder.
 """
 
 import functools
@@ -19,9 +23,10 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -31,6 +36,7 @@ from olmo_hydra.data.text.sources import LeftOut, Unit
 from olmo_hydra.data.text.sources.registry import NOT_INSTALLED, NOT_UTF8, SEPARATOR
 from olmo_hydra.data.tokenizers import tokenizer
 
+READ = ("text", "documents", "read.json")  # what depends on the text alone
 BATCH = 4 << 20  # bytes of text tokenized and written at once
 
 
@@ -55,15 +61,18 @@ class Kept:
     n_bytes: int
 
 
+@dataclass(frozen=True)
 class Part:
-    """The files of piece `number` in `folder`, by their endings."""
+    """The files of a piece, by their endings: `text` is how the names of those begin that reading it makes, `work` how
+    those of one corpus do."""
 
-    def __init__(self, folder: Path, number: int):
-        self.stem = folder / f"{number:06}"
+    text: Path
+    work: Path
 
     def path(self, ending: str) -> Path:
         """Where a file is."""
-        return self.stem.with_name(f"{self.stem.name}.{ending}")
+        stem = self.text if ending in READ else self.work
+        return stem.with_name(f"{stem.name}.{ending}")
 
     def has(self, ending: str) -> bool:
         """Whether a file is there, and so whole."""
@@ -73,28 +82,42 @@ class Part:
         """What a JSON file holds."""
         return json.loads(self.path(ending).read_bytes())
 
-    def save(self, ending: str, content: bytes | bytearray | memoryview) -> None:
+    def lines(self, ending: str) -> Iterator[Any]:
+        """What the lines of a file hold, each JSON."""
+        with self.path(ending).open("rb") as opened:
+            yield from map(json.loads, opened)
+
+    @contextmanager
+    def writing(self, ending: str) -> Iterator[BinaryIO]:
         """Writes a file, whole or not at all."""
         path = self.path(ending)
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        partial.write_bytes(content)
+        with partial.open("wb") as out:
+            yield out
         partial.replace(path)
+
+    def save(self, ending: str, content: bytes) -> None:
+        """Writes a short file, whole or not at all."""
+        with self.writing(ending) as out:
+            out.write(content)
 
     def documents(self) -> Iterator[tuple[str, list[Passage]]]:
         """Name and passages of every document that was read."""
-        for name, passages in self.load("read.json")["documents"]:
+        for name, passages in self.lines("documents"):
             yield name, [Passage(bytes.fromhex(key), n_bytes) for key, n_bytes in passages]
-
-    def kept(self) -> list[Kept]:
-        """The documents that stay."""
-        return [Kept(*fields) for fields in self.load("kept.json")]
 
     def texts(self, split: str) -> Iterator[tuple[str, bytes]]:
         """Name and UTF-8 of every document that stays on a side of the split."""
         with self.path("text").open("rb") as text:
-            for document in self.kept():
+            for fields in self.lines("kept"):
+                document = Kept(*fields)
                 if document.split == split:
                     yield document.name, text_of(text.fileno(), document.places)[: document.n_bytes]
+
+
+def line(fields: Any) -> bytes:
+    """A line that `Part.lines` reads."""
+    return json.dumps(fields).encode() + b"\n"
 
 
 def text_of(descriptor: int, places: list[tuple[int, int]]) -> bytes:
@@ -104,28 +127,25 @@ def text_of(descriptor: int, places: list[tuple[int, int]]) -> bytes:
 
 def read(part: Part, unit: Unit) -> None:
     """Reads a piece and hashes its passages."""
-    text = bytearray()
-    documents: list[tuple[str, list[tuple[str, int]]]] = []
     left_out: Counter[str] = Counter()
     absent: list[str] = []
-    for document in unit.read():
-        if isinstance(document, LeftOut):
-            left_out[document.reason] += 1
-            absent += [document.name] if document.reason == NOT_INSTALLED else []
-            continue
-        passages = []
-        for passage in document.passages or (document.text,):
-            try:
-                raw = passage.encode()
-            except UnicodeEncodeError:  # a lone surrogate
-                left_out[NOT_UTF8] += 1
+    with part.writing("text") as text, part.writing("documents") as documents:
+        for document in unit.read():
+            if isinstance(document, LeftOut):
+                left_out[document.reason] += 1
+                absent += [document.name] if document.reason == NOT_INSTALLED else []
                 continue
-            text += raw
-            passages.append((hashlib.sha256(passage.strip().encode()).hexdigest()[:32], len(raw)))
-        documents.append((document.name, passages))
-    part.save("text", text)
-    description = {"documents": documents, "left_out": left_out, "absent": absent}
-    part.save("read.json", json.dumps(description).encode())
+            passages = []
+            for passage in document.passages or (document.text,):
+                try:
+                    raw = passage.encode()
+                except UnicodeEncodeError:  # a lone surrogate
+                    left_out[NOT_UTF8] += 1
+                    continue
+                text.write(raw)
+                passages.append((hashlib.sha256(passage.strip().encode()).hexdigest()[:32], len(raw)))
+            documents.write(line((document.name, passages)))
+    part.save("read.json", json.dumps({"left_out": left_out, "absent": absent}).encode())
 
 
 def encode(part: Part, name: str, corpus: Path) -> None:
@@ -135,14 +155,21 @@ def encode(part: Part, name: str, corpus: Path) -> None:
       RequestError: A document holds the end of a document as an ordinary token.
     """
     tokens = _tokenizer(name, corpus)
+    specials: Counter[str] = Counter()
+    totals = {split: _encode_side(part, split, name, tokens, specials) for split in SPLITS}
+    part.save("encoded.json", json.dumps({**totals, "special_tokens": +specials}).encode())
+
+
+def _encode_side(
+    part: Part, split: str, name: str, tokens: tokenizer.Tokenizer, specials: Counter[str]
+) -> dict[str, int]:
     end = tokens.dtype.type(tokens.eos).tobytes()
-    found: dict[str, Any] = {"special_tokens": Counter()}
-    for split in SPLITS:
-        out, found[split] = bytearray(), []
+    total = {"documents": 0, "bytes": 0, "tokens": 0}
+    with part.writing(split) as out, part.writing(f"{split}.documents") as index:
         for batch in _batches(part.texts(split)):
             texts = [raw.decode() for _, raw in batch]
             for special in tokens.specials:
-                found["special_tokens"][special] += sum(text.count(special) for text in texts)
+                specials[special] += sum(text.count(special) for text in texts)
             for (document, raw), ids_T in zip(batch, tokens.encode_batch(texts), strict=True):
                 if (ids_T == tokens.eos).any():
                     raise RequestError(
@@ -151,11 +178,11 @@ def encode(part: Part, name: str, corpus: Path) -> None:
                         value=name,
                         instead="a tokenizer_config.json beside it that names another eos_token",
                     )
-                out += np.ascontiguousarray(ids_T).tobytes() + end
-                found[split].append((document, len(ids_T) + 1, len(raw), hashlib.sha256(raw).hexdigest()))
-        part.save(split, out)
-    found["special_tokens"] = +found["special_tokens"]
-    part.save("encoded.json", json.dumps(found).encode())
+                out.write(np.ascontiguousarray(ids_T).tobytes() + end)
+                index.write(line((document, len(ids_T) + 1, len(raw), hashlib.sha256(raw).hexdigest())))
+                for field, count in (("documents", 1), ("bytes", len(raw)), ("tokens", len(ids_T) + 1)):
+                    total[field] += count
+    return total
 
 
 @functools.lru_cache(maxsize=1)

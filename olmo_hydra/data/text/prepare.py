@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,14 @@ from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data.corpus import MANIFEST, Corpus
 from olmo_hydra.data.files.hashes import sha256_of_json
 from olmo_hydra.data.report import Report
-from olmo_hydra.data.text.build import Settings, build_corpus
+from olmo_hydra.data.text.build import TEXTS, Settings, build_corpus, plan, texts_of
 from olmo_hydra.data.text.sources.installed import installed
+from olmo_hydra.data.tokenizers import bpe
 
 # What decides how a corpus is read, not what is in it.
 USE = {field.name for field in dataclasses.fields(DataConfig)} - {"name", "tokenizer"}
+LOCK = ".lock"
+OURS = re.compile(rf"{TEXTS}|[0-9a-f]{{16}}(\.parts)?|\{LOCK}")  # what is in a folder of unfinished parts
 ALGORITHM = 2  # raise it when the same recipe and text would give other token files
 
 
@@ -41,29 +44,44 @@ def prepare(cfg: TextConfig, cache: Path, report: Report) -> Corpus:
     settings = Settings(workers=cores())
     recipe = recipe_of(cfg, settings)
     folder = cache / f"{cfg.name}-{sha256_of_json([ALGORITHM, recipe])[:8]}"
-    if not folder.exists():
+    if not folder.exists() or (_partial(folder) / LOCK).exists():
         with _writable(cache, "run.root", "run.root=<a folder you can write, with some space>"):
             _prepare(cfg, recipe, folder, settings, report)
     return Corpus(folder)
 
 
 def prepare_into(cfg: TextConfig, folder: Path, settings: Settings, report: Report) -> Corpus:
-    """Prepares a corpus in `folder`, or opens it if it is the same one that is there already.
+    """Prepares a corpus in `folder`, or opens it if it is the same one, of the same text, that is there already.
 
     Raises:
-      RequestError: As `prepare`; or `folder` holds something else.
+      RequestError: As `prepare`; or `folder` holds something else, or a corpus of the text as it was before.
       RunFailed: A process that prepared a part of it has died.
     """
     recipe = recipe_of(cfg, settings)
-    if not folder.exists():
+    for domain in recipe["domains"].values():
+        if domain["source"] in ("files", "code") and domain["path"] is not None and domain["pattern"] is None:
+            require(
+                Path(domain["path"]) not in folder.absolute().resolve().parents,
+                f"lies in {domain['path']}, which is read",
+                key="--out",
+                value=str(folder),
+                instead="--out FOLDER, with a folder beside the text",
+            )
+    if not folder.exists() or (_partial(folder) / LOCK).exists():
         with _writable(folder.parent, "--out", "--out <a folder you can write, with some space>"):
-            _prepare(cfg, recipe, folder, settings, report)
+            if _prepare(cfg, recipe, folder, settings, report):
+                return Corpus(folder)
     if not (folder / MANIFEST).is_file():
         raise RequestError("is there, and is no corpus", key="--out", value=str(folder), instead="--out NEW_FOLDER")
     corpus = Corpus(folder)
+    problem = None
     if (corpus.manifest["algorithm"], corpus.manifest["recipe"]) != (ALGORITHM, recipe):
+        problem = "holds a corpus of other sources or settings"
+    elif corpus.manifest.get("texts") != texts_of(plan(cfg)):
+        problem = "holds a corpus of the text as it was: files have come, gone, or been written since"
+    if problem is not None:
         raise RequestError(
-            "holds a corpus of other sources or settings",
+            problem,
             key="--out",
             value=str(folder),
             where=str(folder / MANIFEST),
@@ -89,10 +107,14 @@ def recipe_of(cfg: TextConfig, settings: Settings) -> dict[str, Any]:
     for use in USE:
         del recipe[use]
     for domain in recipe["domains"].values():
-        if domain["path"] is not None and "://" not in domain["path"] and not domain["path"].startswith("hf:"):
-            domain["path"] = str(Path(domain["path"]).expanduser().resolve())
+        if (path := domain["path"]) is not None:
+            place = Path(path).expanduser()
+            # A data set's name stays as it is.
+            if domain["source"] != "huggingface" or Path(str(place).partition(":")[0]).exists():
+                domain["path"] = str(place.resolve())
     if cfg.tokenizer.endswith(".json"):
         recipe["tokenizer"] = str(Path(cfg.tokenizer).expanduser().resolve())
+        recipe["tokenizer_file"] = bpe.described(cfg.tokenizer)
     return recipe | settings.science()
 
 
@@ -115,16 +137,23 @@ def _writable(folder: Path, key: str, instead: str) -> Iterator[None]:
         ) from error
 
 
-def _prepare(cfg: TextConfig, recipe: dict[str, Any], folder: Path, settings: Settings, report: Report) -> None:
-    """Builds the corpus beside `folder` and renames it, while no other process does.
+def _partial(folder: Path) -> Path:
+    """Where the parts of a corpus lie until it is whole; a kill just after that leaves them."""
+    return folder.with_name(folder.name + ".partial")
 
-    What is being built lies in a folder named by all that decides its parts, so that parts of something else are never
-    taken for them. It stays if the process is killed, and the next one continues.
+
+def _prepare(cfg: TextConfig, recipe: dict[str, Any], folder: Path, settings: Settings, report: Report) -> bool:
+    """Builds the corpus beside `folder` and renames it, while no other process does; False if one was faster.
+
+    What is being built lies in `<folder>.partial`, under names that tell all that decides it, so that parts of
+    something else are never taken for them. What is finished stays if the process is killed or a text cannot be read,
+    and the next one continues.
     """
-    partial = folder.with_name(folder.name + ".partial")
-    with _lock(partial, report):
-        if folder.exists():  # another process was faster
-            return
+    partial = _partial(folder)
+    with _alone_in(partial, report):
+        if folder.exists():
+            _remove(partial)
+            return False
         origin = {
             "algorithm": ALGORITHM,
             "recipe": recipe,
@@ -135,22 +164,64 @@ def _prepare(cfg: TextConfig, recipe: dict[str, Any], folder: Path, settings: Se
             report(f"data: preparing {folder.name}, once, in {folder.parent}")
             build_corpus(cfg, origin, partial, settings, report).rename(folder)
         except RequestError:
-            shutil.rmtree(partial)
+            if any((partial / TEXTS).glob("*.read.json")):
+                report(f"data: what was read stays in {partial}, and is not read again")
+            else:
+                _remove(partial)
             raise
         except KeyboardInterrupt:
             report("data: stopped; the same command continues")
             raise
-        shutil.rmtree(partial)
+        _remove(partial)
+    return True
 
 
 @contextmanager
-def _lock(folder: Path, report: Report) -> Iterator[None]:
+def _alone_in(folder: Path, report: Report) -> Iterator[None]:
+    """Makes a folder of unfinished parts, if there is none, and holds it while no other process does.
+
+    Raises:
+      RequestError: The folder is somebody else's.
+    """
     # The system releases the lock of a process that dies, so that what it left behind is known to be abandoned.
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
+    lock = folder / LOCK
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report("data: another process is preparing the same data; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+            if not lock.exists() and any(not OURS.fullmatch(path.name) for path in folder.iterdir()):
+                raise RequestError(
+                    "is in the way: unfinished parts would lie there, and it holds something else",
+                    where=str(folder),
+                    instead="another name for the corpus, or for that folder",
+                )
+            opened = lock.open("w")
+        except FileNotFoundError:  # who held it has removed the folder
+            continue
+        with opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                report("data: another process is preparing the same data; waiting for it")
+                fcntl.flock(opened, fcntl.LOCK_EX)
+            # Who held it may have removed the file, and a third process may hold the one that is there now.
+            if _is(lock, opened.fileno()):
+                yield
+                return
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Whether an open file is the one of that name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder of parts that this process holds, and nothing in it that is not ours; the lock last."""
+    for path in folder.iterdir():
+        if path.name != LOCK and OURS.fullmatch(path.name):
+            shutil.rmtree(path)
+    (folder / LOCK).unlink()
+    with suppress(OSError):  # something else is in it, or another process has come
+        folder.rmdir()

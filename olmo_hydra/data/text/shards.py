@@ -49,7 +49,7 @@ class _Shard:
         self.n_tokens = 0
         self.description: dict[str, Any] = {"documents": 0}
 
-    def add(self, document: Document, tokens: memoryview) -> None:
+    def add(self, document: Document, tokens: bytes) -> None:
         name, n_tokens, n_bytes, sha256 = document
         end = self.n_tokens + n_tokens
         self._packed.write(Entry(self.n_tokens, end, name, (str(n_bytes), sha256)).line().encode())
@@ -83,11 +83,8 @@ class _Hashed:
         return {"path": self._name, "bytes": size, "sha256": self._sha256.hexdigest()}
 
 
-def _documents(parts: Iterable[Part], split: str, itemsize: int) -> Iterator[tuple[Document, memoryview]]:
+def _documents(parts: Iterable[Part], split: str, itemsize: int) -> Iterator[tuple[Document, bytes]]:
     for part in parts:
-        tokens = memoryview(part.path(split).read_bytes())
-        start = 0
-        for document in part.load("encoded.json")[split]:
-            end = start + document[1] * itemsize
-            yield document, tokens[start:end]
-            start = end
+        with part.path(split).open("rb") as tokens:
+            for name, n_tokens, n_bytes, sha256 in part.lines(f"{split}.documents"):
+                yield (name, n_tokens, n_bytes, sha256), tokens.read(n_tokens * itemsize)

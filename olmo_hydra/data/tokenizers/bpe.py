@@ -10,8 +10,9 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 from tokenizers import Tokenizer as Library
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.tokenizers import KNOWN, trained_size
+from olmo_hydra.config.tokenizers import KNOWN, WAYS, trained_size
 from olmo_hydra.data.files import wheels
+from olmo_hydra.data.files.hashes import sha256_of_file
 from olmo_hydra.data.files.token_file import token_type
 from olmo_hydra.data.report import Report
 from olmo_hydra.data.tokenizers.words import PATTERN, Words
@@ -147,6 +148,18 @@ def load(path: Path, eos: int | None = None, pad: int | None = None) -> BPE:
             instead=f'{path.parent / COMPANION} with {{"eos_token": "TOKEN"}}',
         )
     return BPE(library, end, padding if padding and library.token_to_id(padding) is not None else end)
+
+
+def described(name: str) -> dict[str, str]:
+    """What decides the ids of the `tokenizer.json` of that path: its sha256, and special tokens named beside it.
+
+    Raises:
+      RequestError: It cannot be read.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise RequestError("there is no such file", key="data.tokenizer", value=name, instead=WAYS)
+    return {"sha256": sha256_of_file(path), **_named(path.parent)}
 
 
 def train(texts: Iterable[str], size: int) -> BPE:

@@ -1,13 +1,17 @@
 """`prepare_into`: a corpus in a folder of one's own, from odd text and with every setting."""
 
 import dataclasses
+import gzip
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.data.corpus import Corpus
+from olmo_hydra.data.text import parts
 from olmo_hydra.data.text.build import Settings
 from olmo_hydra.data.text.prepare import prepare_into
 from olmo_hydra.data.tokenizers import bpe
@@ -106,13 +110,90 @@ def test_a_tokenizer_of_ones_own(cfg, tmp_path):
     bpe.train(WORDS_OF_TRAINING, 270).save(tmp_path)
     path = str(tmp_path / "tokenizer.json")
     corpus = make(cfg, tmp_path / "out", tokenizer=path)
-    (tmp_path / "tokenizer.json").unlink()  # the corpus has its own
-    assert len(make(cfg, tmp_path / "out", tokenizer=path).heldout("asyncio", None)) > 0
     assert corpus.manifest["tokenizer"]["vocab_size"] == 270
+    bpe.train(WORDS_OF_TRAINING[:1], 268).save(tmp_path)
+    with pytest.raises(RequestError, match="other sources or settings"):
+        make(cfg, tmp_path / "out", tokenizer=path)
+    (tmp_path / "tokenizer.json").unlink()
+    assert len(Corpus(tmp_path / "out").heldout("asyncio", None)) > 0  # the corpus has its own
+    with pytest.raises(RequestError, match="no such file"):
+        make(cfg, tmp_path / "out", tokenizer=path)
     bpe.train(WORDS_OF_TRAINING, 270).save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "t"}))
+    with pytest.raises(RequestError, match="other sources or settings"):
+        make(cfg, tmp_path / "out", tokenizer=path)
     with pytest.raises(RequestError, match="an ordinary token"):
         make(cfg, tmp_path / "other", tokenizer=path)
+
+
+@pytest.mark.parametrize("change", ["written", "gone", "new"])
+def test_a_text_that_has_changed_since(cfg, library, tmp_path, change):
+    fingerprint = make(cfg, tmp_path / "out").fingerprint
+    assert make(cfg, tmp_path / "out").fingerprint == fingerprint
+    file = library / "asyncio" / ("another.py" if change == "new" else "events.py")
+    if change == "gone":
+        file.unlink()
+    else:
+        file.write_text((library / "asyncio" / "events.py").read_text().replace("event", "EVENT"))
+    with pytest.raises(RequestError, match="written since") as caught:
+        make(cfg, tmp_path / "out")
+    assert f"rm -r {tmp_path / 'out'}" in caught.value.instead
+    assert Corpus(tmp_path / "out").fingerprint == fingerprint != make(cfg, tmp_path / "new").fingerprint
+
+
+def test_a_folder_inside_the_text(cfg, odd, tmp_path):
+    with pytest.raises(RequestError, match="which is read") as caught:
+        make(cfg, tmp_path / "odd" / "deep" / "out", domains=odd)
+    assert caught.value.key == "--out"
+
+
+def test_a_file_that_cannot_be_read_costs_no_other_one(cfg, odd, tmp_path, monkeypatch):
+    (tmp_path / "rows").mkdir()
+    bad = tmp_path / "rows" / "bad.jsonl"
+    bad.write_text("no JSON")
+    domains = {**odd, "rows": DomainConfig(source="files", path=str(tmp_path / "rows"), heldout_fraction=0.0)}
+    with pytest.raises(RequestError, match="no text at all"):
+        make(cfg, tmp_path / "out", domains=domains)
+    bad.write_text('{"text": "' + "a text of its own, and long enough to be kept " * 9 + '"}')
+    read_before, names = parts.read, []
+
+    def read(part, unit):
+        names.append(unit.name)
+        read_before(part, unit)
+
+    monkeypatch.setattr(parts, "read", read)
+    corpus = make(cfg, tmp_path / "out", domains=domains)
+    assert names == ["bad.jsonl"]
+    assert texts_of(corpus, "train")["bad.jsonl:1"].startswith("a text of its own")
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_folder_of_somebody_else_is_left_alone(cfg, tmp_path):
+    theirs = tmp_path / "out.partial"
+    theirs.mkdir()
+    (theirs / "thesis.tex").write_text("years of work")
+    with pytest.raises(RequestError, match="something else") as caught:
+        make(cfg, tmp_path / "out")
+    assert caught.value.where == str(theirs) and (theirs / "thesis.tex").read_text() == "years of work"
+    (theirs / ".lock").touch()  # what came while we prepared
+    make(cfg, tmp_path / "out")
+    assert [path.name for path in theirs.iterdir()] == ["thesis.tex"]
+
+
+def test_memory_does_not_grow_with_a_piece(cfg, tmp_path, monkeypatch):
+    row = json.dumps({"text": "a line of a text that goes on and on\n" * 250})
+    with gzip.open(tmp_path / "long.jsonl.gz", "wt") as file:
+        file.writelines(f'{row[:-2]}{i}"}}\n' for i in range(2_000))
+    domains = {"long": DomainConfig(source="files", path=str(tmp_path / "long.jsonl.gz"))}
+    monkeypatch.setattr(parts, "BATCH", 1 << 16)
+    tracemalloc.start()
+    corpus = prepare_into(
+        dataclasses.replace(cfg, domains=domains), tmp_path / "out", dataclasses.replace(SETTINGS, overlap=False), print
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    train = corpus.manifest["domains"]["long"]["train"]
+    assert train["bytes"] > 14e6 and peak < 4e6
 
 
 def test_what_is_in_the_way(cfg, tmp_path):
@@ -136,6 +217,6 @@ def test_a_full_disk_loses_nothing_that_is_finished(cfg, tmp_path, monkeypatch):
         with pytest.raises(RequestError, match=r"No space left on device[^\n]*train/asyncio") as caught:
             make(cfg, tmp_path / "out")
     assert caught.value.key == "--out" and not (tmp_path / "out").exists()
-    assert list(tmp_path.glob("out.partial/*/parts/*.encoded.json"))
+    assert list(tmp_path.glob("out.partial/*.parts/*.encoded.json"))
     monkeypatch.setattr("olmo_hydra.data.text.parts.encode", lambda *_: pytest.fail("tokenized again"))
     make(cfg, tmp_path / "out")

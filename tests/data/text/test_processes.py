@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 import olmo_hydra
 from olmo_hydra.config.data import TextConfig
 from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.data.text import prepare as prepare_module
 from olmo_hydra.data.text import workers
 from olmo_hydra.data.text.build import Settings
 from olmo_hydra.data.text.prepare import prepare, prepare_into
@@ -85,13 +87,45 @@ def test_killed_at_any_moment(cfg, tmp_path):
     kills = 0
     while not folder.exists():
         process = start(cfg, folder, 2)
-        lines = [process.stdout.readline() for _ in range(rng.randrange(1, 20) + 8 * kills)]
+        lines = [process.stdout.readline() for _ in range(rng.randrange(1, 20) + 4 * kills)]
         time.sleep(rng.random() / 50)
         process.kill()
         assert process.wait() in (-signal.SIGKILL, 0), (lines, process.stderr.read())
         kills += 1
     assert kills > 2
     assert_same(expected, made_by(cfg, folder, 1))
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_killed_when_all_is_done(cfg, tmp_path, monkeypatch):
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("olmo_hydra.data.text.prepare._remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made_by(cfg, tmp_path / "corpus", 1)
+    assert (tmp_path / "corpus.partial").exists()
+    made_by(cfg, tmp_path / "corpus", 1)
+    assert not (tmp_path / "corpus.partial").exists()
+
+
+def test_a_waiting_process_never_works_beside_another(cfg, tmp_path):
+    """As threads, of which each opens the lock on its own: who waited for a folder that is gone takes the next one."""
+    inside, entered = [], []
+
+    def build(number):
+        for _ in range(30):
+            with prepare_module._alone_in(tmp_path / "c.partial", lambda line: None):
+                inside.append(number)
+                entered.append(len(inside))
+                time.sleep(0.0005)
+                inside.remove(number)
+                prepare_module._remove(tmp_path / "c.partial")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(build, range(4)))
+    assert set(entered) == {1} and len(entered) == 120
 
 
 @pytest.mark.parametrize("change", ["recipe", "text"])
@@ -117,7 +151,7 @@ def test_ctrl_c_ends_all_processes_and_loses_nothing(cfg, tmp_path):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=20)
     assert "data: stopped; the same command continues" in output and "KeyboardInterrupt" in errors
-    assert len(list(tmp_path.glob("corpus.partial/*/parts/*.read.json"))) >= 3
+    assert len(list(tmp_path.glob("corpus.partial/texts/*.read.json"))) >= 3
     assert_same(made_by(cfg, tmp_path / "other", 1), made_by(cfg, tmp_path / "corpus", 1))
 
 

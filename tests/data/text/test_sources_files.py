@@ -1,6 +1,7 @@
 import gzip
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 import zstandard
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources import Document, LeftOut, records, units
+from olmo_hydra.data.text.sources import Document, LeftOut, Origin, records, units
 from olmo_hydra.data.text.sources.files import grouped
 from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Piece
 from olmo_hydra.data.text.sources.streams import opened
@@ -158,7 +159,10 @@ def test_a_tree_of_code(tmp_path):
     texts, left_out = read(tmp_path, source="code")
     assert list(texts) == ["src/a.py", "src/b.json", "src/deep/Makefile"]
     reasons = {"src/data.py": "long lines", "src/table.py": "long lines"}
-    assert left_out == reasons | {"src/bin.py": "binary", "src/latin.c": "not UTF-8"}
+    reasons |= {"src/bin.py": "binary", "src/latin.c": "not UTF-8"}
+    reasons |= {"src/picture.png": "another ending", "src/link.py": "link"}
+    reasons |= dict.fromkeys((".git", "node_modules", "src/__pycache__"), "folder not entered")
+    assert left_out == reasons
 
 
 def test_endings_say_what_a_folder_holds(tmp_path):
@@ -168,8 +172,23 @@ def test_endings_say_what_a_folder_holds(tmp_path):
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"packed"))
     (tmp_path / "c.jsonl").write_bytes(lines({"text": "record"}))
     (tmp_path / "d.html").write_text("<p>page</p>")
-    assert read(tmp_path)[0] == {"a.md": "*text*", "b.txt.gz": "packed", "c.jsonl:1": "record", "d.html": "page"}
+    texts, left_out = read(tmp_path)
+    assert texts == {"a.md": "*text*", "b.txt.gz": "packed", "c.jsonl:1": "record", "d.html": "page"}
+    assert left_out == {".hidden/a.txt": "hidden", "picture.png": "another ending"}
     assert read(tmp_path, pattern="*.html", format="text")[0] == {"d.html": "<p>page</p>"}
+
+
+def test_the_state_of_a_piece_is_that_of_its_files(tmp_path):
+    for name in ("a.txt", "b.txt", ".c.txt"):
+        (tmp_path / name).write_text(name)
+    cfg = DomainConfig(source="files", path=str(tmp_path))
+    before = [unit.state() for unit in units("mine", cfg)]
+    assert [unit.state() for unit in units("mine", cfg)] == before
+    (tmp_path / "b.txt").write_text("B.TXT")  # as long as before
+    left_out, text = [unit.state() for unit in units("mine", cfg)]
+    assert left_out == before[0] and text != before[1]
+    (tmp_path / "d.png").write_text("a picture")
+    assert next(unit.state() for unit in units("mine", cfg)) != left_out
 
 
 def test_parquet(tmp_path):
@@ -201,4 +220,9 @@ def test_data_sets(tmp_path):
     assert "no column" in str(refused(tmp_path / "one", source="huggingface", text_field="body"))
     assert "cannot be opened" in str(refused(f"{tmp_path / 'two'}:dev", source="huggingface"))
     cfg = DomainConfig(source="huggingface", path=str(tmp_path / "one"))
+    (unit,) = units("mine", cfg)
+    fingerprint = datasets.load_from_disk(str(tmp_path / "one"))._fingerprint
+    assert unit.origin == Origin("huggingface", str(tmp_path / "one"), fingerprint, "")
+    rows.add_item({"id": "d", "text": "four"}).save_to_disk(str(tmp_path / "three"))
+    assert units("mine", replace(cfg, path=str(tmp_path / "three")))[0].state()[2:] != unit.state()[2:]
     assert len(list(pickle.loads(pickle.dumps(units("mine", cfg)))[0].read())) == 3

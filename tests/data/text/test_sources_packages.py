@@ -11,7 +11,7 @@ import pytest
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources import Origin, units
+from olmo_hydra.data.text.sources import Document, LeftOut, Origin, units
 from olmo_hydra.data.text.sources.debian import descriptions
 from tests.data.text.reading import documents
 
@@ -79,12 +79,14 @@ def test_debian_packages_are_fetched_once(cache, apt):
     cfg = DomainConfig(source="deb", packages=["doc-b", "doc-a=1:2.0-1"], pattern="usr/**/*.txt")
     for _ in range(2):
         found = units("mine", cfg)
-        assert [document.name for unit in found for document in unit.read()] == [
+        read = [item for unit in found for item in unit.read()]
+        assert [item.name for item in read if isinstance(item, Document)] == [
             "doc-a/usr/share/doc/a.txt",
             "doc-b/usr/share/doc/a.txt",
         ]
+        assert [item.reason for item in read if isinstance(item, LeftOut)] == ["link", "link"]
     assert apt == [["update"], ["download", "doc-a=1:2.0-1", "doc-b"]]
-    assert found[0].origin == Origin("deb", "doc-a", "1:2.0-1", hashlib.sha256(b"doc-a=1:2.0-1").hexdigest())
+    assert found[1].origin == Origin("deb", "doc-a", "1:2.0-1", hashlib.sha256(b"doc-a=1:2.0-1").hexdigest())
     assert not list(cache.rglob("*.partial"))
 
 

@@ -3,10 +3,11 @@
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
-from olmo_hydra.data.text.sources.files import grouped, matching, read_as
+from olmo_hydra.data.text.sources.files import grouped, matching, read_as, without_links, without_text
 from olmo_hydra.data.text.sources.registry import Origin, Unit
 
 
@@ -34,9 +35,11 @@ def package_units(
             except OSError:  # another process was faster
                 if not root.is_dir():
                     raise
-    # Links lead to other names of the same text, or out of the package.
-    paths = [path for path in matching(root, cfg) if not path.is_symlink()]
-    return grouped(read_as(cfg, [(f"{package}/{path.relative_to(root).as_posix()}", path) for path in paths]), origin)
+    matched, left_out = matching(root, cfg)
+    paths, links = without_links(root, matched)
+    items = [(f"{package}/{path.relative_to(root).as_posix()}", path) for path in paths]
+    counted = [replace(unit, name=f"{package}: {unit.name}") for unit in without_text([*left_out, *links])]
+    return [*counted, *grouped(read_as(cfg, items), origin)]
 
 
 def say(line: str) -> None:

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices
+from olmo_hydra.data.files.hashes import sha256_of_json
 from olmo_hydra.data.text.sources.formats import ENDINGS, FORMATS
 from olmo_hydra.data.text.sources.plain import code_file
 from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Document, LeftOut, Origin, Piece, Read, Unit, source
@@ -23,6 +25,7 @@ CODE = {
     ".sv", ".svelte", ".swift", ".tcl", ".tex", ".tf", ".toml", ".ts", ".tsx", ".v", ".vb", ".vhd", ".vhdl", ".vue",
     ".xml", ".yaml", ".yml", ".zig", ".zsh",
 }  # fmt: skip
+OTHER_ENDING = "another ending"
 CODE_NAMES = {"Dockerfile", "Makefile", "CMakeLists.txt", "BUILD", "WORKSPACE", "Rakefile", "Gemfile"}
 
 Item = tuple[str, Path]  # the name of a file inside its domain, and where it lies
@@ -34,7 +37,11 @@ def files(cfg: DomainConfig) -> list[Unit]:
     root = place(cfg)
     if root.is_file():
         return grouped(read_as(cfg, [(root.name, root)]))
-    return grouped(read_as(cfg, [(path.relative_to(root).as_posix(), path) for path in matching(root, cfg)]))
+    paths, left_out = matching(root, cfg)
+    return [
+        *without_text(left_out),
+        *grouped(read_as(cfg, [(_name(root, path), path) for path in paths])),
+    ]
 
 
 @source("code")
@@ -42,14 +49,23 @@ def code(cfg: DomainConfig) -> list[Unit]:
     """A tree of code, a document a file, whatever it is: hidden folders, caches and the code of others are left."""
     root = place(cfg)
     paths: list[Path] = []
+    left_out: list[LeftOut] = []
     if cfg.pattern is not None:
-        paths = matching(root, cfg)
+        paths, left_out = matching(root, cfg)
     else:
         for folder, subfolders, names in os.walk(root):
-            subfolders[:] = [name for name in subfolders if name[0] != "." and name not in NOT_WRITTEN_HERE]
-            paths += [Path(folder, name) for name in names if name in CODE_NAMES or Path(name).suffix.lower() in CODE]
-    items = [(path.relative_to(root).as_posix(), path) for path in paths if not path.is_symlink()]
-    return grouped(Piece(name, size, partial(code_file, name, path)) for name, path, size in sized(items))
+            closed = [name for name in subfolders if name[0] == "." or name in NOT_WRITTEN_HERE]
+            left_out += [LeftOut(_name(root, Path(folder, name)), "folder not entered") for name in closed]
+            subfolders[:] = [name for name in subfolders if name not in closed]
+            for path in (Path(folder, name) for name in names):
+                if path.name in CODE_NAMES or path.suffix.lower() in CODE:
+                    paths.append(path)
+                else:
+                    left_out.append(LeftOut(_name(root, path), OTHER_ENDING))
+    paths, links = without_links(root, paths)
+    items = [(_name(root, path), path) for path in paths]
+    pieces = (Piece(name, size, partial(code_file, name, path), path) for name, path, size in sized(items))
+    return [*without_text([*left_out, *links]), *grouped(pieces)]
 
 
 def place(cfg: DomainConfig) -> Path:
@@ -64,8 +80,10 @@ def place(cfg: DomainConfig) -> Path:
     return root
 
 
-def matching(root: Path, cfg: DomainConfig) -> list[Path]:
+def matching(root: Path, cfg: DomainConfig) -> tuple[list[Path], list[LeftOut]]:
     """Files below a folder that match the pattern; without one, those whose ending tells how to read them.
+
+    Without a pattern the others are given too, as left out.
 
     Raises:
       RequestError: There is none, or the pattern is no pattern.
@@ -76,12 +94,28 @@ def matching(root: Path, cfg: DomainConfig) -> list[Path]:
         raise RequestError(
             f"is no pattern of files below a folder ({error})", key="pattern", value=cfg.pattern, instead="'**/*.txt'"
         ) from error
+    left_out: dict[Path, str] = {}
     if cfg.pattern is None:
-        paths = [path for path in paths if ending(path.name) in ENDINGS and not _hidden(path.relative_to(root))]
+        left_out |= {path: OTHER_ENDING for path in paths if ending(path.name) not in ENDINGS}
+        left_out |= {path: "hidden" for path in paths if any(part[0] == "." for part in path.relative_to(root).parts)}
+        paths = [path for path in paths if path not in left_out]
     if not paths:
         what = "matches no file" if cfg.pattern else f"is null, and no file ends in one of {choices(sorted(ENDINGS))}"
         raise RequestError(f"{what} below {root}", key="pattern", value=cfg.pattern, instead="'**/*.txt'")
-    return paths
+    return paths, [LeftOut(_name(root, path), reason) for path, reason in left_out.items()]
+
+
+def without_links(root: Path, paths: Iterable[Path]) -> tuple[list[Path], list[LeftOut]]:
+    """Without links, which lead to other names of the same text, or out of the folder."""
+    links = {path for path in paths if path.is_symlink()}
+    return [path for path in paths if path not in links], [LeftOut(_name(root, path), "link") for path in links]
+
+
+def without_text(left_out: Iterable[LeftOut]) -> list[Unit]:
+    """A unit that counts what was left out before anything was read; none if that is nothing."""
+    found = sorted(left_out, key=lambda item: (item.name, item.reason))
+    names = sha256_of_json([(item.name, item.reason) for item in found])
+    return [Unit("left out", partial(list, found), version=names)] if found else []
 
 
 def read_as(cfg: DomainConfig, items: Iterable[Item]) -> Iterator[Piece]:
@@ -94,7 +128,7 @@ def read_as(cfg: DomainConfig, items: Iterable[Item]) -> Iterator[Piece]:
         raise RequestError("is no format", key="format", value=cfg.format, instead=choices(sorted(FORMATS)))
     for name, path, size in sized(items):
         kind = cfg.format or ENDINGS.get(ending(name), "text")
-        yield from FORMATS[kind](name, path, size, cfg.text_field)
+        yield from (replace(piece, path=path) for piece in FORMATS[kind](name, path, size, cfg.text_field))
 
 
 def sized(items: Iterable[Item]) -> Iterator[tuple[str, Path, int]]:
@@ -113,7 +147,15 @@ def grouped(pieces: Iterable[Piece], origin: Origin | None = None) -> list[Unit]
             n_bytes = 0
         groups[-1].append(piece)
         n_bytes += piece.size
-    return [Unit(group[0].name, partial(_read, [piece.read for piece in group]), origin) for group in groups]
+    return [
+        Unit(
+            group[0].name,
+            partial(_read, [piece.read for piece in group]),
+            origin,
+            tuple(dict.fromkeys(piece.path for piece in group if piece.path is not None)),
+        )
+        for group in groups
+    ]
 
 
 def _read(reads: list[Read]) -> Iterator[Document | LeftOut]:
@@ -121,5 +163,5 @@ def _read(reads: list[Read]) -> Iterator[Document | LeftOut]:
         yield from read()
 
 
-def _hidden(path: Path) -> bool:
-    return any(part[0] == "." for part in path.parts)
+def _name(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()

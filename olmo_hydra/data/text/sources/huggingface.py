@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face library, a document a row, if that library is installed."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,9 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices
 from olmo_hydra.data.text.sources.files import grouped
 from olmo_hydra.data.text.sources.records import Row, of_records
-from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Document, LeftOut, Piece, Unit, source
+from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Document, LeftOut, Origin, Piece, Unit, source
 
+REVISION = re.compile(r"hf://datasets/[^@ ]+@([^/ ]+)")  # in the addresses of what the library has fetched
 ON_DISK = ("state.json", "dataset_dict.json")  # what `save_to_disk` leaves
 
 
@@ -33,9 +35,18 @@ def huggingface(cfg: DomainConfig) -> list[Unit]:
         )
     n_rows = max(1, int(UNIT_BYTES * len(table) / max(1, table.data.nbytes)))
     return grouped(
-        Piece(f"{start + 1:012}", UNIT_BYTES, partial(_texts, cfg.path, cfg.text_field, start, start + n_rows))
-        for start in range(0, len(table), n_rows)
+        [
+            Piece(f"{start + 1:012}", UNIT_BYTES, partial(_texts, cfg.path, cfg.text_field, start, start + n_rows))
+            for start in range(0, len(table), n_rows)
+        ],
+        Origin("huggingface", cfg.path, _version(table), ""),
     )
+
+
+def _version(table: Any) -> str:
+    """The revision that a data set was fetched at, if it was fetched, and the library's fingerprint of it."""
+    fetched = REVISION.findall(" ".join(table.info.download_checksums or {}))
+    return " ".join([*sorted(set(fetched)), table._fingerprint])
 
 
 def _texts(path: str, text_field: str, start: int, end: int) -> Iterator[Document | LeftOut]:

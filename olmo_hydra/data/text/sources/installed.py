@@ -3,7 +3,9 @@
 import ast
 import importlib.metadata
 import inspect
+import json
 import os
+import platform
 import re
 import sysconfig
 import warnings
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources.files import grouped, sized
+from olmo_hydra.data.text.sources.files import grouped, sized, without_text
 from olmo_hydra.data.text.sources.plain import text_file
 from olmo_hydra.data.text.sources.registry import (
     NOT_INSTALLED,
@@ -46,7 +48,7 @@ def stdlib(cfg: DomainConfig) -> list[Unit]:
         # _sysconfigdata_*.py is the log of one build, with its paths.
         paths += [Path(folder, n) for n in names if n.endswith(".py") and not n.startswith("_sysconfigdata")]
     items = [(path.relative_to(root).as_posix(), path) for path in paths]
-    return grouped(Piece(name, size, partial(text_file, name, path)) for name, path, size in sized(items))
+    return grouped(Piece(name, size, partial(text_file, name, path), path) for name, path, size in sized(items))
 
 
 @source("descriptions")
@@ -55,13 +57,14 @@ def descriptions(cfg: DomainConfig) -> list[Unit]:
 
     Without this package's own, which would make the text depend on the version of the code that trains on it.
     """
-    return [Unit("descriptions", _descriptions)]
+    versions = {name: distribution.version for name, distribution in installed().items()}
+    return [Unit("descriptions", _descriptions, version=json.dumps(versions))]
 
 
 @source("pydoc_topics")
 def pydoc_topics(cfg: DomainConfig) -> list[Unit]:
     """The language reference behind `help("if")`, a document a topic."""
-    return [Unit("topics", _topics)]
+    return [Unit("topics", _topics, version=platform.python_version())]
 
 
 @source("docstrings")
@@ -80,8 +83,9 @@ def docstrings(cfg: DomainConfig) -> list[Unit]:
         if not listed:
             absent.append(LeftOut(package, "lists no Python files"))
         paths |= {file.as_posix(): Path(str(file.locate())) for file in listed}
-    pieces = [Piece(name, size, partial(_docstrings_file, name, path)) for name, path, size in sized(paths.items())]
-    return [*([Unit("absent", partial(list, absent))] if absent else []), *grouped(pieces)]
+    files = sized(paths.items())
+    pieces = [Piece(name, size, partial(_docstrings_file, name, path), path) for name, path, size in files]
+    return [*without_text(absent), *grouped(pieces)]
 
 
 def docstrings_of(code: bytes) -> list[str]:

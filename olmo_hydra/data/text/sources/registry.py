@@ -7,8 +7,10 @@ missing silently.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
@@ -44,7 +46,8 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Origin:
-    """A published package that text comes from: its kind (`deb`, `pypi`), name and version, sha256 of its archive."""
+    """What is published and text comes from: its kind (`deb`, `pypi`, `huggingface`), name and version, sha256 of its
+    archive. A data set has no archive; its version is its revision and the library's fingerprint."""
 
     kind: str
     package: str
@@ -57,11 +60,12 @@ Read = Callable[[], Iterable[Document | LeftOut]]
 
 @dataclass(frozen=True)
 class Piece:
-    """The smallest part of a text that can be read alone: a file, or a part of one; its size in bytes."""
+    """The smallest part of a text that can be read alone: a file, or a part of one; its size in bytes, and its path."""
 
     name: str
     size: int
     read: Read
+    path: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,22 @@ class Unit:
       name: Unique inside the domain.
       read: Gives the documents of the piece, in a fixed order; can be pickled.
       origin: The package it comes from, if it comes from one that is fetched.
+      files: That it reads, if it is no package's.
+      version: Changes with the text, where neither of them does.
     """
 
     name: str
     read: Read
     origin: Origin | None = None
+    files: tuple[Path, ...] = ()
+    version: str = ""
+
+    def state(self) -> list[Any]:
+        """What tells whether the text is still the same, as JSON values: sizes and times of files, or a version."""
+        if self.origin is not None:
+            return [self.name, *astuple(self.origin)]
+        states = ((str(file.resolve()), file.stat()) for file in self.files if file.is_file())
+        return [self.name, self.version, [[file, state.st_size, state.st_mtime_ns] for file, state in states]]
 
 
 FIELDS = {field.name for field in fields(DomainConfig)}
