@@ -105,10 +105,14 @@ def _mix(cfg: MixConfig, cache: Path, report: Report) -> Listing:
 @list_files.register
 def _tokens(cfg: TokensConfig, cache: Path, report: Report) -> Listing:
     wanted = []
+
+    def expanded(patterns: Sequence[str], key: str) -> list[str]:
+        return [path for pattern in patterns for path in expand(cfg.root, pattern, key, _copies(cfg, cache))]
+
     for label, source in cfg.sources.items():
         key = f"data.sources.{label}"
-        paths = [path for pattern in source.paths for path in expand(cfg.root, pattern, f"{key}.paths")]
-        masks = [path for pattern in source.label_masks for path in expand(cfg.root, pattern, f"{key}.label_masks")]
+        paths = expanded(source.paths, f"{key}.paths")
+        masks = expanded(source.label_masks, f"{key}.label_masks")
         if masks and len(masks) != len(paths):
             raise RequestError(
                 f"{len(masks):,} files for {len(paths):,} token files",
@@ -141,7 +145,7 @@ def _files(cfg: FilesConfig, wanted: list[Wanted], cache: Path, report: Report) 
     if isinstance(cfg, TokensConfig) and cfg.is_mixture:  # the files of each of its sources stay together
         wanted = sorted(wanted, key=lambda file: list(cfg.sources).index(file.label))
     unseen = [] if cfg.heldout_mix is None else _of_mix(cfg, cfg.heldout_mix, "data.heldout_mix", report)
-    dtype, copies = token_type(tokenizer.vocab_size), cache / COPIES if cfg.keep_copies else None
+    dtype, copies = token_type(tokenizer.vocab_size), _copies(cfg, cache)
     files = open_all(cfg.root, wanted, dtype, copies, report)
     heldout = open_all(cfg.root, unseen, dtype, copies, report)
     _refuse_common(files, heldout)
@@ -152,6 +156,10 @@ def _files(cfg: FilesConfig, wanted: list[Wanted], cache: Path, report: Report) 
     }
     limits = cfg.heldout_bytes, cfg.heldout_document_bytes
     return Listing(tokenizer, files, partial(of_files, heldout, tokenizer, *limits), facts)
+
+
+def _copies(cfg: FilesConfig, cache: Path) -> Path | None:
+    return cache / COPIES if cfg.keep_copies else None
 
 
 def _totals(sides: dict[str, list[TokenFile]]) -> dict[str, dict[str, dict[str, int]]]:

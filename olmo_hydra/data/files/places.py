@@ -28,10 +28,10 @@ def size_of(place: Place) -> int:
     return found.st_size
 
 
-def modified(place: Place) -> int | None:
-    """When a local file was last written, in nanoseconds of the system's clock; None: it is behind a URL."""
+def version(place: Place) -> str:
+    """When a local file was last written, in nanoseconds of the system's clock; what a server tells a remote one by."""
     try:
-        return None if isinstance(place, Remote) else place.stat().st_mtime_ns
+        return place.version if isinstance(place, Remote) else str(place.stat().st_mtime_ns)
     except OSError as error:
         raise unreadable(place, error) from error
 

@@ -26,24 +26,25 @@ class Wanted(NamedTuple):
     mask: str | None = None
 
 
-def expand(root: str | None, pattern: str, key: str) -> list[str]:
+def expand(root: str | None, pattern: str, key: str, copies: Path | None) -> list[str]:
     """Paths from the root that a pattern matches, sorted; one without wildcards is a path.
 
     Args:
       root: A folder or URL; None: the current folder.
       pattern: As for `glob`, with `**` for folders of any depth. A whole path or URL does not start from the root.
       key: Of the config that it comes from, for errors.
+      copies: Folder of copies of remote files, where their names are kept for a start without a network; or None.
 
     Raises:
-      RequestError: It matches no file.
+      RequestError: It matches no file, or the server cannot be reached.
     """
     if not glob.has_magic(pattern):
         return [pattern]
     if remote.is_url(pattern):
         base = pattern[: next(i for i, character in enumerate(pattern) if glob.has_magic(character))].rpartition("/")[0]
-        found = [f"{base}/{path}" for path in remote.glob(base, pattern[len(base) + 1 :])]
+        found = [f"{base}/{path}" for path in remote.glob(base, pattern[len(base) + 1 :], copies)]
     elif root is not None and remote.is_url(root):
-        found = remote.glob(root, pattern)
+        found = remote.glob(root, pattern, copies)
     else:
         folder = _local(root or ".")
         matches = glob.glob(pattern, root_dir=folder, recursive=True)

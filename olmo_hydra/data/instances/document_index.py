@@ -12,7 +12,7 @@ import numpy as np
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files.once import make_once
-from olmo_hydra.data.files.places import modified
+from olmo_hydra.data.files.places import version
 from olmo_hydra.data.files.token_file import TokenFile
 from olmo_hydra.data.instances.packing import documents, pack
 
@@ -72,7 +72,7 @@ class Index:
         Raises:
           RequestError: A file cannot be read, or the index cannot be written.
         """
-        content = [(file.name, file.n_tokens, str(file.dtype), modified(file.path), _sample(file)) for file in files]
+        content = [(file.name, file.n_tokens, str(file.dtype), version(file.path), _sample(file)) for file in files]
         recipe = json.dumps([VERSION, FORMAT, how, seq_len, end, [list(group) for group in groups], content])
         file = folder / f"{how}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.bin"
 
