@@ -12,6 +12,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from olmo_hydra.cli.main import _parser as olmo_hydra_parser
+from olmo_hydra.cli.prepare import ANY_MODEL
 from olmo_hydra.config.arguments import refuse_silent_mistakes
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.paths import CONF
@@ -61,10 +62,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=ident)
 def test_named_files_exist(page: Path) -> None:
-    """A path in backticks is a file of the repository, of the package or beside the page, unless it has a blank."""
+    """A path in backticks is a file of the repository, of the package or beside the page, unless it has a blank.
+
+    Names of metrics look like paths in the room of data, but for the ending.
+    """
     heads = {path.name for folder in (ROOT, ROOT / "olmo_hydra") for path in folder.iterdir() if path.is_dir()}
     for name in re.findall(r"`([\w.-]+/[\w./-]*)`", page.read_text()):
-        if name.partition("/")[0] in heads or name.endswith((".py", ".yaml", ".md")):
+        is_metric = re.fullmatch(r"data/(\w+/?|\.\.\.)", name) and not (ROOT / "olmo_hydra" / name).exists()
+        if (name.partition("/")[0] in heads and not is_metric) or name.endswith((".py", ".yaml", ".md")):
             assert any((folder / name).exists() for folder in (ROOT, ROOT / "olmo_hydra", page.parent)), name
 
 
@@ -81,8 +86,11 @@ def test_training_commands_compose(command: str) -> None:
 @pytest.mark.parametrize("command", commands("olmo-hydra"))
 def test_other_commands_parse(command: str) -> None:
     parsed = olmo_hydra_parser().parse_args(shlex.split(command))
-    if "overrides" in parsed and not getattr(parsed, "out", None):  # with --out they are sources of text
-        compose(parsed.overrides)
+    overrides = getattr(parsed, "overrides", [])
+    of_a_run = command.startswith("data inspect") and any("=" not in text for text in overrides)
+    if getattr(parsed, "out", None) or of_a_run:
+        return  # they are sources of text, or a run
+    compose([ANY_MODEL, *overrides] if command.startswith("data prepare") else overrides)
 
 
 @pytest.mark.parametrize("example", code("console"))
