@@ -41,6 +41,7 @@ class Reading:
                 "row": last.row,
                 "seed": self._sampler.order.seed,
                 "instances": self._sampler.n_instances,
+                "order": self._sampler.order.sha256(last.epoch),
             },
             "fingerprint": self._fingerprint,
             "heldout": self._unseen,
@@ -75,9 +76,11 @@ class Reading:
                 instead="the data as it was; run.tag=NAME for a run of its own; or checkpoint.accept_changed_data=true",
             )
         position, now = record["position"], self._sampler.place(done - 1)
-        expected = {"batches": done, "seed": self._sampler.order.seed}
+        expected: dict[str, int | str] = {"batches": done, "seed": self._sampler.order.seed}
         if not changed:
             expected |= {"epoch": now.epoch, "row": now.row}
+            if self._sampler.order.file(now.epoch).is_file():  # else the rule makes it
+                expected["order"] = self._sampler.order.sha256(now.epoch)
         wrong = [f"{key} is {position[key]}, not {value}" for key, value in expected.items() if position[key] != value]
         if wrong:
             raise RequestError(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -77,6 +78,7 @@ class Ran:
         self.consumed: list[list[int]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.warnings: list[str] = []
+        self.order = data.sampler.order
         self.config, checkpoints = config, Checkpoints(folder / "checkpoints", CheckpointConfig(1, None))
         state = {"number": jax.device_put(jnp.float32(0), replicated(mesh))}
         try:
@@ -169,9 +171,30 @@ def test_five_updates_and_three_are_eight(folder: Path, straight: Ran, before, a
     assert second.changed is None and second.done == STEPS
 
 
+@pytest.mark.parametrize("processes", [2, 4])
+def test_what_one_process_began_several_go_on_with(folder: Path, straight: Ran, processes: int) -> None:
+    Ran(folder, "run.stop_at=5")
+    config = compose([*TINY, *QUIET])
+    mesh, data = make_mesh(config.hardware, devices.acquire(config.hardware, "")), opened(folder, config)
+    checkpoints = Checkpoints(folder / "checkpoints", CheckpointConfig(1, None))
+    read = []
+    for process in range(processes):
+        reading = Reading(config, data, mesh, {"prose": "1e"})
+        assert reading.restore(checkpoints, 5, accept_changed=False) is None
+        stream = data.batches.iterate(5, process, processes)
+        read.append(list(islice(stream, STEPS - 5)))
+        stream.close()
+        assert reading.record(read[-1][-1])["position"] == straight.record["position"]
+    checkpoints.close()
+    together = [np.stack([batch.instances_B for batch in batches], axis=1) for batches in zip(*read, strict=True)]
+    assert [batch.reshape(-1).tolist() for batch in together] == straight.consumed[5:STEPS]
+
+
 def test_what_a_checkpoint_says_of_the_data(straight: Ran) -> None:
     seed = straight.config.data.seed
-    assert straight.record["position"] == {"batches": 8, "epoch": 3, "row": 1, "seed": seed, "instances": 27}
+    order = straight.order.sha256(3)
+    position = {"batches": 8, "epoch": 3, "row": 1, "seed": seed, "instances": 27, "order": order}
+    assert straight.record["position"] == position
     ours = straight.record["olmo_core"]
     assert ours["dataset_fingerprint_version"] == "v2.0" and len(ours.pop("dataset_fingerprint")) == 64
     assert ours == {
@@ -228,8 +251,8 @@ def test_another_seed_is_another_order(folder: Path) -> None:
     assert "seed is" in refusal(folder, "data.seed=99", "checkpoint.accept_changed_data=true"), "of no use there"
 
 
-@pytest.mark.parametrize("key, value", [("batches", 4), ("batches", 6), ("row", 0), ("epoch", 1)])
-def test_a_position_beside_its_state_is_refused(folder: Path, key: str, value: int) -> None:
+@pytest.mark.parametrize("key, value", [("batches", 4), ("batches", 6), ("row", 0), ("epoch", 1), ("order", "0a")])
+def test_a_position_beside_its_state_is_refused(folder: Path, key: str, value: int | str) -> None:
     Ran(folder, "run.stop_at=5")
     (file,) = (folder / "checkpoints" / "5" / "data").glob("metadata")
     record = json.loads(file.read_text())
