@@ -20,7 +20,7 @@ from olmo_hydra.config.data import DataConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data import companion
 from olmo_hydra.data.files.hashes import sha256_of_file, sha256_of_json
-from olmo_hydra.data.files.token_file import TokenFile, open_file
+from olmo_hydra.data.files.token_file import TokenFile, open_file, tokens_of
 from olmo_hydra.data.heldout import HeldoutDocument, limited
 from olmo_hydra.data.tokenizers.tokenizer import build
 
@@ -64,11 +64,7 @@ class Corpus:
 
     def train_files(self) -> list[TokenFile]:
         """Token files to train on, in domain order, with an end after every document."""
-        dtype = self.tokenizer.dtype
-        return [
-            open_file(self.folder / file["path"], dtype, label=file["domain"], name=file["path"])
-            for file in self._files("train")
-        ]
+        return [self._opened(file) for file in self._files("train")]
 
     def heldout_documents(self, cfg: DataConfig) -> dict[str, list[HeldoutDocument]]:
         """What evaluation reads, by domain. Domains without held-out documents are none."""
@@ -118,13 +114,18 @@ class Corpus:
             if file["split"] == split and domain in (None, file["domain"]):
                 yield file
 
+    def _opened(self, file: dict[str, Any]) -> TokenFile:
+        path = self.folder / file["path"]
+        return open_file(path, self.tokenizer.dtype, label=file["domain"], name=file["path"])
+
     def _heldout(self, domain: str) -> Iterator[HeldoutDocument]:
-        placed = [(entry, file["path"]) for file in self._files("heldout", domain) for entry in self.entries(file)]
+        listed = list(self._files("heldout", domain))
+        files = [self._opened(file) for file in listed]
+        placed = [(entry, number) for number, file in enumerate(listed) for entry in self.entries(file)]
         split_seed = self.manifest["recipe"]["split_seed"]
-        dtype = self.tokenizer.dtype
-        for entry, path in sorted(placed, key=lambda found: split_point(split_seed, domain, found[0].name)):
+        for entry, number in sorted(placed, key=lambda found: split_point(split_seed, domain, found[0].name)):
             length = entry.end - 1 - entry.start
-            tokens = np.fromfile(self.folder / path, dtype, length, offset=entry.start * dtype.itemsize)
+            tokens = tokens_of(files, number, entry.start, length, self.tokenizer.vocab_size)
             yield HeldoutDocument(entry.name, tokens, int(entry.more[0]))
 
 

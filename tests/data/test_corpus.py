@@ -90,6 +90,16 @@ def test_fingerprint_follows_the_text_alone(cfg, corpus, library, tmp_path):
     assert prepare(cfg, tmp_path / "edited", lambda line: None).fingerprint != corpus.fingerprint
 
 
+def test_a_token_that_is_none_is_found_when_it_is_evaluated(corpus):
+    path = corpus.folder / "heldout" / "asyncio" / "00000.npy"
+    tokens = np.fromfile(path, "<u2")
+    tokens[3] = 300
+    tokens.tofile(path)
+    with pytest.raises(RequestError, match="token 300 is past the 257 ids") as refused:
+        Corpus(corpus.folder).heldout("asyncio", None)
+    assert refused.value.where == f"{path}, at token 3"
+
+
 def test_damage_is_found(corpus):
     corpus.verify()
     path = corpus.folder / "train" / "formats" / "00000.npy"
