@@ -55,13 +55,13 @@ class Grams:
 
     def found(self, texts: Iterable[str]) -> np.ndarray:
         """Sorted places in `hashes_G` of the grams that some texts have. Holds one text at a time, or a few short."""
-        found = [np.empty(0, np.int64)]
+        found_G = np.zeros(len(self.hashes_G), bool)
         for hashes_G in map(_grams, _batches(texts)):
             candidates_G = hashes_G[self._has_bit(hashes_G >> self._shift)]
             candidates_G = candidates_G[self._has_bit(candidates_G & self._mask)]
             place_G = np.minimum(np.searchsorted(self.hashes_G, candidates_G), len(self.hashes_G) - 1)
-            found.append(place_G[self.hashes_G[place_G] == candidates_G])
-        return _distinct(np.concatenate(found))
+            found_G[place_G[self.hashes_G[place_G] == candidates_G]] = True
+        return np.flatnonzero(found_G)
 
     def mask(self, places: Iterable[np.ndarray]) -> np.ndarray:
         """One mask over `hashes_G` of what `found` gave for several pieces of text."""

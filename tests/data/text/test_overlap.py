@@ -1,5 +1,6 @@
 import random
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -128,3 +129,16 @@ def test_pieces_of_training_in_any_order():
     places = [grams.found(piece) for piece in pieces]
     assert (grams.mask(places) == grams.mask(places[::-1])).all()
     assert grams.mask(places).sum() == 4 * 8 == len(np.unique(np.concatenate(places)))
+
+
+def test_memory_does_not_grow_with_what_is_found():
+    text = " ".join(f"word{i % 97} of{i}" for i in range(5_000))
+    grams = Grams.of([text])
+    places = grams.found([text])
+    assert places.tolist() == list(range(len(grams.hashes_G))) and len(places) > 9_000
+    tracemalloc.start()
+    again = grams.found(text for _ in range(300))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(again, places)
+    assert peak < 20e6  # one place takes eight bytes, and there were 300 times as many
