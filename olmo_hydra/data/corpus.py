@@ -26,7 +26,6 @@ from olmo_hydra.data.tokenizers.tokenizer import build
 
 SPLITS = ("train", "heldout")
 MANIFEST = "manifest.json"
-OF_A_FILE = ("path", "bytes", "sha256")  # in the manifest
 
 
 class Corpus:
@@ -154,7 +153,11 @@ def _require_ours(folder: Path, manifest: Any) -> None:
             isinstance(manifest["recipe"]["tokenizer"], str)
             and {"algorithm", "python", "tokenizer"} <= manifest.keys()
             and all(summary[split]["documents"] >= 0 for summary in manifest["domains"].values() for split in SPLITS)
-            and all(part[key] for file in manifest["files"] for part in (file, file["index"]) for key in OF_A_FILE)
+            and all(
+                type(part["path"]) is str and part.keys() >= {"bytes", "sha256"}
+                for file in manifest["files"]
+                for part in (file, file["index"])
+            )
             and all(file["split"] in SPLITS and file["domain"] in manifest["domains"] for file in manifest["files"])
         )
     except (KeyError, TypeError, AttributeError):

@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import hashlib
 import json
@@ -143,6 +144,26 @@ def test_a_manifest_of_something_else(corpus, gone):
         with pytest.raises(RequestError, match="no prepared corpus") as caught:
             Corpus(corpus.folder)
         assert "rm" not in caught.value.instead
+
+
+def test_any_damage_of_a_manifest_is_a_request(corpus):
+    def places(value, place=()):
+        yield place
+        if isinstance(value, dict | list):
+            for key in value if isinstance(value, dict) else range(len(value)):
+                yield from places(value[key], (*place, key))
+
+    of_files = {key: value for key, value in corpus.manifest.items() if key != "distributions"}
+    for *place, last in [place for place in places(of_files) if place]:
+        for wrong in (None, "x", 3, [], {}):
+            changed = json.loads(json.dumps(corpus.manifest))
+            inner = changed
+            for key in place:
+                inner = inner[key]
+            inner[last] = wrong
+            (corpus.folder / "manifest.json").write_text(json.dumps(changed))
+            with contextlib.suppress(RequestError):
+                assert Corpus(corpus.folder).train_files()
 
 
 def test_an_index_of_other_documents_is_found(corpus):

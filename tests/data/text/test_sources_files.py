@@ -2,6 +2,7 @@ import gzip
 import json
 import pickle
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources import Document, LeftOut, Origin, records, units
+from olmo_hydra.data.text.sources import Document, LeftOut, Origin, huggingface, records, units
 from olmo_hydra.data.text.sources.files import grouped
 from olmo_hydra.data.text.sources.registry import UNIT_BYTES, Piece
 from olmo_hydra.data.text.sources.streams import opened
@@ -226,3 +227,11 @@ def test_data_sets(tmp_path):
     rows.add_item({"id": "d", "text": "four"}).save_to_disk(str(tmp_path / "three"))
     assert units("mine", replace(cfg, path=str(tmp_path / "three")))[0].state()[2:] != unit.state()[2:]
     assert len(list(pickle.loads(pickle.dumps(units("mine", cfg)))[0].read())) == 3
+
+
+def test_the_revision_of_a_data_set_that_was_fetched():
+    files = {f"hf://datasets/of/some@0a1b2c/data/{part}.parquet": {"num_bytes": 9} for part in ("train", "test")}
+    table = SimpleNamespace(info=SimpleNamespace(download_checksums=files), _fingerprint="fe12")
+    assert huggingface._version(table) == "0a1b2c fe12"
+    table.info.download_checksums = None
+    assert huggingface._version(table) == "fe12"
