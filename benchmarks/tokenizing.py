@@ -41,7 +41,7 @@ def main() -> None:
         corpus, chooser = Path(folder), Chooser(cfg, keep_duplicates=False)
         pieces = []
         for number, unit in enumerate(units("text", domain)):
-            pieces.append(Part(corpus, number))
+            pieces.append(Part(corpus / f"{number}", corpus / f"{number}"))
             parts.read(pieces[-1], unit)
             chooser.choose(pieces[-1], "text")
         texts = [raw.decode() for piece in pieces for _, raw in piece.texts("train")]
@@ -58,7 +58,8 @@ def main() -> None:
             start = time.perf_counter()
             list(pool.run(parts.encode, tasks))
             ours.append(n_bytes / 1e6 / (time.perf_counter() - start))
-        written = sum(document[1] - 1 for piece in pieces for document in piece.load("encoded.json")["train"])
+        totals = [piece.load("encoded.json")["train"] for piece in pieces]
+        written = sum(total["tokens"] - total["documents"] for total in totals)  # without the ends
     assert written == n_tokens, (written, n_tokens)
     ratio = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     print(f"{len(texts):,} documents, {n_bytes / 1e6:.1f} MB, {n_tokens:,} tokens; {cores()} cores")
