@@ -43,11 +43,13 @@ class Refused(BaseException):
 
 @contextmanager
 def past_hydra() -> Iterator[None]:
-    """Wraps a Hydra task: wrong requests leave it as `Refused`."""
+    """Wraps a Hydra task: wrong requests, and a full disk, leave it as `Refused`."""
     try:
         yield
-    except (RequestError, OmegaConfBaseException, yaml.MarkedYAMLError) as error:
-        raise Refused(error) from error
+    except Exception as error:
+        if isinstance(error, (RequestError, OmegaConfBaseException, yaml.MarkedYAMLError)) or _no_space(error):
+            raise Refused(error) from error
+        raise
 
 
 def guarded(command: Callable[[], object], arguments: Sequence[str] | None = None) -> int:
@@ -110,4 +112,5 @@ def _no_space(error: BaseException) -> RequestError | None:
 
 def _not_of_a_full_disk(record: logging.LogRecord) -> bool:
     """Keeps out of the log what orbax's threads say, with a traceback, of a full disk: the command reports it."""
-    return NO_SPACE.search(record.getMessage()) is None
+    raised = record.exc_info[1] if record.exc_info else None
+    return NO_SPACE.search(f"{record.getMessage()} {raised}") is None

@@ -13,7 +13,12 @@ from olmo_hydra.config.errors import RequestError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; gives the exit status."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed, behind = parser.parse_known_args(arguments)  # argparse takes positionals in one place only
+    if not hasattr(parsed, "overrides") or any(argument.startswith("-") for argument in behind):
+        parser.parse_args(arguments)  # says what it does not know
+    else:
+        parsed.overrides += behind
     return guarded(lambda: parsed.run(parsed), getattr(parsed, "overrides", []))
 
 

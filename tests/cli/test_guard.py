@@ -8,7 +8,7 @@ import sys
 import pytest
 from absl import logging as absl_logging
 
-from olmo_hydra.cli.guard import Interrupted, guarded, past_hydra
+from olmo_hydra.cli.guard import Interrupted, Refused, guarded, past_hydra
 from olmo_hydra.cli.main import main
 from olmo_hydra.config.compose import CONF
 from olmo_hydra.config.errors import RequestError, RunFailed
@@ -84,11 +84,22 @@ def test_the_threads_that_write_print_nothing_of_a_full_disk(capsys, caplog: pyt
     def command() -> None:
         for text in (DISK_FULL, "another mistake"):
             absl_logging.error("thread raised an exception: %s", text)
+        try:
+            raise ValueError(DISK_FULL)
+        except ValueError:
+            absl_logging.exception("failed to run 6 operations")
         raise ValueError(DISK_FULL)
 
     assert guarded(command, []) == 2
     assert [record.getMessage() for record in caplog.records] == ["thread raised an exception: another mistake"]
     assert capsys.readouterr().err.count("error: no space left") == 1
+
+
+def test_hydra_does_not_report_a_full_disk_in_its_own_words() -> None:
+    with pytest.raises(Refused), past_hydra():
+        raise ValueError(DISK_FULL)
+    with pytest.raises(ValueError, match="a mistake"), past_hydra():
+        raise ValueError("a mistake of ours")
 
 
 @pytest.mark.parametrize("error", [ValueError("a mistake of ours"), AssertionError()])
