@@ -1,7 +1,7 @@
 """The data of a run, opened again from its directory: what an update read, and which updates read a document."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from olmo_hydra.data.audit import trace
 from olmo_hydra.data.audit.trace import Piece
 from olmo_hydra.data.fingerprint import differences
 from olmo_hydra.data.opened import Data, open_data
+from olmo_hydra.data.report import Report
 from olmo_hydra.interop.model_node import model_config
 from olmo_hydra.interop.places import find_run, frozen, whole_steps
 from olmo_hydra.tracking import history
@@ -42,7 +43,7 @@ class Run:
     elsewhere: list[Stretch]
 
 
-def open_run(place: str, root: Path, report: Callable[[str], None]) -> Run:
+def open_run(place: str, root: Path, report: Report) -> Run:
     """Opens the data that a run's frozen config names.
 
     Args:

@@ -98,7 +98,8 @@ def test_audit_of_several_epochs_and_packed_documents(capsys, root: Path) -> Non
 
 
 def test_audit_in_words(capsys, root: Path) -> None:
-    assert main(["data", "audit", *overrides(root), "--processes", "2"]) == 0
+    first, *others = overrides(root)
+    assert main(["data", "audit", first, "--processes", "2", *others]) == 0
     out = capsys.readouterr().out
     assert "epoch 1: 2 processes read " in out and "each exactly once" in out
     assert all(len(line) <= 80 for line in out.splitlines())
