@@ -19,7 +19,7 @@ from olmo_hydra.config.data import DomainConfig, TextConfig
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data.corpus import SPLITS, Corpus
 from olmo_hydra.data.text.build import Settings
-from olmo_hydra.data.text.prepare import cores, prepare, prepare_into
+from olmo_hydra.data.text.prepare import cores, is_of_its_text, prepare, prepare_into
 from olmo_hydra.data.text.sources import SOURCES
 
 TYPED = {  # what the config calls what the command takes
@@ -77,6 +77,8 @@ def of_config(overrides: list[str], as_json: bool, *, check: bool) -> None:
         raise RequestError("is not text to prepare", key="data", value=config.data.name, instead="data=python_text")
     with _reporting() as (report, _):
         corpus = prepare(config.data, Path(config.run.root) / "cache" / "data", report)
+        if not is_of_its_text(config.data, corpus):
+            report(f"data: the text has changed since; a run goes on with it as it was, rm -r {corpus.folder} drops it")
     if check:
         corpus.verify()
     _print(corpus, as_json)

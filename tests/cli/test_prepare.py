@@ -64,7 +64,13 @@ def test_a_config_into_a_folder(texts, capsys):
     assert prepare(*overrides, "--out", "corpus", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert prepare(*overrides, f"run.root={texts / 'runs'}", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["fingerprint"] == found["fingerprint"]
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["fingerprint"] == found["fingerprint"] and "has changed" not in printed.err
+    (texts / "notes" / "0.md").write_text("written since")
+    assert prepare(*overrides, f"run.root={texts / 'runs'}", "--json") == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["fingerprint"] == found["fingerprint"]
+    assert "has changed since" in printed.err
 
 
 def test_names_that_look_like_overrides(texts, capsys):

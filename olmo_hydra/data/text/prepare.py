@@ -77,7 +77,7 @@ def prepare_into(cfg: TextConfig, folder: Path, settings: Settings, report: Repo
     problem = None
     if (corpus.manifest["algorithm"], corpus.manifest["recipe"]) != (ALGORITHM, recipe):
         problem = "holds a corpus of other sources or settings"
-    elif corpus.manifest.get("texts") != texts_of(plan(cfg)):
+    elif not is_of_its_text(cfg, corpus):
         problem = "holds a corpus of the text as it was: files have come, gone, or been written since"
     if problem is not None:
         raise RequestError(
@@ -88,6 +88,14 @@ def prepare_into(cfg: TextConfig, folder: Path, settings: Settings, report: Repo
             instead=f"--out NEW_FOLDER, or rm -r {folder}",
         )
     return corpus
+
+
+def is_of_its_text(cfg: TextConfig, corpus: Corpus) -> bool:
+    """Whether no file has come, gone or been written since a corpus was prepared from it; False if nothing tells."""
+    try:
+        return corpus.manifest.get("texts") == texts_of(plan(cfg))
+    except RequestError:  # what it was made of is not there any more
+        return False
 
 
 def recipe_of(cfg: TextConfig, settings: Settings) -> dict[str, Any]:

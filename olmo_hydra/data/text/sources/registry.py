@@ -2,7 +2,7 @@
 
 To add a source, write a function from a `DomainConfig` to `Unit`s in a module of this package, register it with
 `@source(name)` and import the module in `__init__.py`. What it cannot read it gives as `LeftOut`, so that nothing is
-missing silently.
+missing silently. A piece names its file, or a unit its origin or a version: that tells when the text has changed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
