@@ -5,8 +5,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
+from multiprocessing import resource_tracker
 
 import grain
 import numpy as np
@@ -148,7 +151,9 @@ class Batches:
             dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers), _end_with_the_run)
         read = iter(dataset)
         try:
-            for fields in read:
+            with _deaf_children() if workers else nullcontext():
+                first = next(read)  # which starts the workers
+            for fields in chain([first], read):
                 if workers:  # which hand arrays over in memory that goes away with them; JAX may go on using it
                     fields = {k: np.array(v) if isinstance(v, np.ndarray) else v for k, v in fields.items()}
                 yield Batch(**fields)
@@ -156,10 +161,22 @@ class Batches:
             read.close()
 
 
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """While processes are started that Ctrl-C and a scheduler shall not reach, from their first instruction on.
+
+    A run that stops after the update at hand still needs its workers. They inherit what is blocked here, also through
+    threads that are started meanwhile; what is sent to the run itself is handled by another thread, or afterwards.
+    """
+    resource_tracker.ensure_running()  # its start would end the blocking
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end_with_the_run(worker: int, workers: int) -> None:
-    # Ctrl-C and a scheduler reach the workers too. A run that stops after the update at hand still needs them.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_after_the_run, daemon=True).start()
 
 

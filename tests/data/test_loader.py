@@ -222,8 +222,15 @@ def test_workers_leave_nothing_behind(two_files, tmp_path):
     script = tmp_path / "main.py"
     script.write_text(
         """
-import os, signal, sys
+import multiprocessing, os, signal, sys, threading, time
 from contextlib import closing
+
+def interrupt_workers_that_start():
+    while len(multiprocessing.active_children()) < 2:
+        time.sleep(0.01)
+    for _ in range(10):
+        os.killpg(os.getpgid(0), signal.SIGINT)
+        time.sleep(0.1)
 
 def main():
     from pathlib import Path
@@ -232,6 +239,7 @@ def main():
     signal.signal(signal.SIGINT, lambda number, frame: None)  # as a run that stops after the update at hand
 
     batches = batches_of([Path(path) for path in sys.argv[1:]], seq_len=64, global_batch=4, seed=0, vocab_size=2000)
+    threading.Thread(target=interrupt_workers_that_start).start()
     with closing(batches.iterate(0, workers=2)) as stream:
         print([next(stream).n for _ in range(3)])
         os.killpg(os.getpgid(0), signal.SIGINT)
