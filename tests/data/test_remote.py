@@ -181,12 +181,16 @@ def test_over_http(site, tmp_path) -> None:
         assert np.array_equal(file.tokens(), TOKENS) and file.read(7, 9).tolist() == [7, 8]
     with pytest.raises(RequestError, match=f"no such file\n.*{site}/absent.npy"):
         opened(f"{site}/absent.npy", None)
+    (tmp_path / "folder").mkdir()
+    for folder in ("folder", "folder/"):
+        with pytest.raises(RequestError, match=f"page of HTML.*\n.*{site}/folder"):
+            opened(f"{site}/{folder}", None)
 
 
 def test_over_http_where_nobody_answers(site, tmp_path, monkeypatch) -> None:
     """fsspec says of it that there is no such file."""
     monkeypatch.setattr("time.sleep", lambda _: None)
-    with pytest.raises(RequestError, match="cannot be read in 3 tries"):
+    with pytest.raises(RequestError, match=r"cannot be read in 3 tries \(ClientConnectorError: Cannot connect"):
         opened(f"http://127.0.0.1:{closed_port()}/a.npy", tmp_path / "copies")
 
 

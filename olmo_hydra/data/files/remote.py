@@ -138,8 +138,14 @@ def filesystem_of(url: str) -> tuple[Any, str]:
 def _about(url: str) -> dict[str, Any]:
     filesystem, path = filesystem_of(url)
     info = filesystem.info(path)
-    if info["type"] != "file" or info["size"] is None:
-        problem = "is no file" if info["type"] != "file" else "does not say its size"
+    problem = None
+    if info["type"] != "file":
+        problem = "is no file"
+    elif info.get("mimetype") == "text/html":  # so fsspec's HTTP shows a folder
+        problem = "is a page of HTML, such as a server lists a folder in"
+    elif info["size"] is None:
+        problem = "does not say its size"
+    if problem is not None:
         raise RequestError(problem, where=url, instead="a file of tokens")
     version = next((f"{key} {info[key]}" for key in VERSIONS if info.get(key)), "")
     return {"size": info["size"], "version": version}
@@ -205,21 +211,24 @@ def _tried(what: str, work: Callable[[], T]) -> T:
         except PermissionError as error:
             raise RequestError(f"may not be read ({error})", where=what, instead="credentials for it") from error
         except Exception as error:
-            if isinstance(error, FileNotFoundError) and not _is_unreachable(error.__cause__):
-                raise RequestError("there is no such file", where=what, instead="a file that is there") from error
+            why: BaseException = error
+            if isinstance(error, FileNotFoundError):  # fsspec's HTTP says so of whatever went wrong
+                if error.__cause__ is None or not _is_unreachable(error.__cause__):
+                    raise RequestError("there is no such file", where=what, instead="a file that is there") from error
+                why = error.__cause__
             if wait is None:
-                said = f"{type(error).__name__}: {error}"
+                said = f"{type(why).__name__}: {why}"
                 raise RunFailed(f"{what} cannot be read in {len(WAITS) + 1} tries ({said})") from error
             time.sleep(wait)
     raise AssertionError
 
 
-def _is_unreachable(cause: BaseException | None) -> bool:
-    """Whether that is why a file was not found: fsspec's HTTP says so of whatever went wrong."""
+def _is_unreachable(cause: BaseException) -> bool:
+    """Whether that is why a file was not found, and not an answer that it is not there."""
     if isinstance(cause, OSError):
         return not isinstance(cause, FileNotFoundError)
     status = getattr(cause, "status", None)
-    return type(cause).__module__.startswith("aiohttp.") and (status is None or status >= 500)
+    return type(cause).__module__.startswith("aiohttp.") and status not in (404, 410)
 
 
 def _short(text: str) -> str:
