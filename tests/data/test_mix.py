@@ -64,6 +64,7 @@ def test_a_file_of_ones_own(tmp_path) -> None:
     content = "# comment\n\nweb, a/{TOKENIZER}/1.npy\r\n  code,{TOKENIZER}/2.npy\nweb,a/{TOKENIZER}/1.npy"
     one = Wanted("web", "a/bytes/1.npy")
     assert read(tmp_path / "mine.txt", content, "bytes") == [one, Wanted("code", "bytes/2.npy"), one]
+    assert read(tmp_path / "bom.txt", "\ufeffweb,a/{TOKENIZER}/1.npy", "bytes") == [one]  # as Windows writes UTF-8
     official = tmp_path / "OLMo-mix-0925-official.txt"  # a copy of OLMo-core's stays OLMo-core's
     assert read(official, "web,{TOKENIZER}/1.npy")[0].path == "allenai/dolma3-tokenizer/1.npy"
     assert is_named("OLMo-mix-0925-official") and not is_named(str(official))

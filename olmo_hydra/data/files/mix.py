@@ -60,7 +60,7 @@ def read_mix(name: str, tokenizer: str, key: str, report: Report) -> list[Wanted
     file = _find(name, key, report)
     stands_for = spelled(file.stem, tokenizer)
     try:
-        lines = file.read_text("utf-8").splitlines()
+        lines = file.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"the mix cannot be read ({error})", key=key, value=name, where=str(file)) from error
     files = []
