@@ -250,6 +250,13 @@ class TokensConfig(FilesConfig):
                 key=f"{key}.max_repetition",
                 value=source.max_repetition,
             )
+            require(
+                source.ratio is not None or source.max_repetition == 1,
+                "repeats nothing without a ratio: all of each source is read, once an epoch",
+                key=f"{key}.max_repetition",
+                value=source.max_repetition,
+                instead=f"{key}.ratio=0.5 and a ratio for each other source, or no max_repetition",
+            )
         require(
             self.mixture_tokens is None or (self.is_mixture and self.mixture_tokens > 0),
             "must be positive, and is for sources with a ratio",

@@ -62,7 +62,7 @@ def open_data(config: Config, cache: Path, report: Report) -> Data:
     )
     source = make_source(cfg, files, tokenizer.eos, cache)
     if len(source) < config.train.global_batch:
-        raise too_few(cfg, len(source), config.train.global_batch)
+        raise too_few(cfg, files, len(source), config.train.global_batch)
     assert cfg.seed is not None
     sampler = Sampler(len(source), config.train.global_batch, seed=cfg.seed, chunk=cfg.chunk, folder=cache / "order")
     cut = Cut(
@@ -128,8 +128,19 @@ def share(source: Source, seq_len: int) -> str:
     )
 
 
-def too_few(cfg: DataConfig, n_instances: int, global_batch: int) -> RequestError:
+def too_few(cfg: DataConfig, files: Sequence[TokenFile], n_instances: int, global_batch: int) -> RequestError:
     """What to say where the data holds less than one global batch."""
+    if not any(file.n_tokens for file in files):
+        others = f", nor do the {len(files) - 1:,} other training files" if len(files) > 1 else ""
+        return RequestError(f"holds no token{others}", where=str(files[0].path), instead="a file of tokens")
+    if isinstance(cfg, TokensConfig) and cfg.mixture_tokens is not None:
+        least = -(-global_batch // cfg.chunk) * cfg.chunk * cfg.seq_len
+        return RequestError(
+            f"makes {n_instances} instances of {cfg.seq_len} tokens, fewer than train.global_batch={global_batch}",
+            key="data.mixture_tokens",
+            value=cfg.mixture_tokens,
+            instead=f"data.mixture_tokens={least} at least",
+        )
     if n_instances == 0 and cfg.instances is not Instances.windows:
         return RequestError(
             "no document ends in the training files, so that none can be told from the next",
@@ -137,7 +148,10 @@ def too_few(cfg: DataConfig, n_instances: int, global_batch: int) -> RequestErro
             value=cfg.instances,
             instead="data.instances=windows",
         )
-    make = "training files hold" if cfg.instances is Instances.windows else "documents of the training files make"
+    if isinstance(cfg, TokensConfig) and cfg.is_mixture:
+        make = "mixture holds"
+    else:
+        make = "training files hold" if cfg.instances is Instances.windows else "documents of the training files make"
     return RequestError(
         f"more than the {n_instances} instances of {cfg.seq_len} tokens that the {make}",
         key="train.global_batch",

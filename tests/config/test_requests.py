@@ -90,6 +90,7 @@ WRONG = [
     (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: 0.5}}, b: {{paths: [b]}}}}'", ["data.sources.b.ratio=null"]),
     (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: inf}}}}'", ["data.sources.a.ratio=inf"]),
     (f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: 1, max_repetition: 0.5}}}}'", ["a.max_repetition=0.5"]),
+    (f"{TOKENS} '+data.sources={{a: {{paths: [a], max_repetition: 3}}}}'", ["a.max_repetition=3", "a.ratio=0.5"]),
     (f"{TOKENS} '+data.sources={{a: {{paths: [a]}}}}' data.mixture_tokens=5", ["data.mixture_tokens=5", "ratio"]),
     (
         f"{TOKENS} '+data.sources={{a: {{paths: [a], ratio: 1}}}}' data.mixture_seed=-1",

@@ -55,8 +55,9 @@ def test_the_seed_decides_what_is_in(tmp_path):
 def test_more_than_there_is(tmp_path):
     parts = ingredients(tmp_path, [10, 30], [0.5, 0.5])
     with pytest.raises(RequestError) as caught:
-        Mixture(parts, seq_len=SEQ_LEN, seed=0, folder=tmp_path, tokens=200)
-    assert caught.value.key == "data.mixture_tokens" and "data.mixture_tokens=80 at most" in caught.value.instead
+        Mixture(parts, seq_len=SEQ_LEN, seed=0, folder=tmp_path, tokens=201)
+    assert (caught.value.key, caught.value.value) == ("data.mixture_tokens", 201)
+    assert "data.mixture_tokens=80 at most" in caught.value.instead
     assert "data.sources.a.max_repetition=2.5" in caught.value.instead and ".b." not in caught.value.instead
     parts = ingredients(tmp_path, [10, 30], [0.5, 0.5], [2.5, 1])
     assert Mixture(parts, seq_len=SEQ_LEN, seed=0, folder=tmp_path, tokens=200).sizes == [25, 25]

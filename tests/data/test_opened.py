@@ -140,6 +140,8 @@ def test_a_mixture(root) -> None:
             "{web: {paths: ['web/bytes/*'], ratio: 0.5}, code: {paths: ['code/bytes/*'], ratio: 0.5}}",
             "data.mixture_tokens=1600",
         )
+    with refused("data.mixture_tokens=16", "1 instances of 16 tokens", "data.mixture_tokens=32 at least"):
+        of_tokens(root, "{web: {paths: ['web/bytes/*'], ratio: 1}}", "data.mixture_tokens=16")
 
 
 def test_heldout_files(root) -> None:
@@ -249,3 +251,8 @@ def test_the_tokenizer_of_a_corpus_is_told_by_what_it_is(cfg, tmp_path) -> None:
 def test_less_than_a_batch(root) -> None:
     with refused("train.global_batch=17", "16 instances of 16 tokens", "train.global_batch=16 at most"):
         of_mix(root, batch=17)
+    with refused("train.global_batch=17", "the mixture holds"):
+        of_tokens(root, "{web: {paths: ['web/bytes/*'], ratio: 1}}", batch=17)
+    write(root / "empty/0.npy", [])
+    with refused("holds no token\n", f"{root}/empty/0.npy"):
+        of_tokens(root, "{web: {paths: ['empty/*']}}")

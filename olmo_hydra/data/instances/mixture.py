@@ -139,7 +139,7 @@ def sample_sizes(
     else:
         total = tokens // unit
         if total > min(limits):
-            raise _too_much(ingredients, available, shares, total, limits, unit)
+            raise _too_much(ingredients, available, shares, tokens, limits, unit)
     ideal = [total * share for share in shares]
     sizes = [floor(size) for size in ideal]
     by_remainder = sorted(range(len(sizes)), key=lambda i: (sizes[i] - ideal[i], i))
@@ -152,10 +152,11 @@ def _too_much(
     ingredients: Sequence[Ingredient],
     available: Sequence[int],
     shares: Sequence[Fraction],
-    total: int,
+    tokens: int,
     limits: Sequence[int],
     unit: int,
 ) -> RequestError:
+    total = tokens // unit
     short = [i for i, limit in enumerate(limits) if limit < total]
     needed = {i: ceil(Fraction(100 * ceil(total * shares[i]), available[i])) / 100 for i in short}
     raised = " ".join(f"data.sources.{ingredients[i].label}.max_repetition={needed[i]}" for i in short)
@@ -163,7 +164,7 @@ def _too_much(
     return RequestError(
         f"more than the ratios allow: {worst.label} lacks most, with max_repetition={worst.max_repetition}",
         key="data.mixture_tokens",
-        value=total * unit,
+        value=tokens,
         instead=f"data.mixture_tokens={min(limits) * unit} at most, or {raised}",
     )
 
