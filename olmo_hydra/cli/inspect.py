@@ -20,7 +20,8 @@ def run(parsed: argparse.Namespace) -> None:
     asked = {name for name in names if getattr(parsed, name) is not None}
     if len(parsed.overrides) != 1 or "=" in parsed.overrides[0]:
         if asked:
-            raise RequestError("is about a run", key=f"--{min(asked)}", instead="olmo-hydra data inspect RUN --step N")
+            problem = "is about one run" if len(parsed.overrides) > 1 else "is about a run"
+            raise RequestError(problem, key=f"--{min(asked)}", instead="olmo-hydra data inspect RUN --step N")
         prepare.of_config(parsed.overrides, parsed.json, check=True)
         return
     if asked not in QUESTIONS:

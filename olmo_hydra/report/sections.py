@@ -17,6 +17,8 @@ def what_ran(run: Evidence) -> Section:
     config = run.config
     optim, schedule, train, hardware = (config[group] for group in ("optim", "schedule", "train", "hardware"))
     batch, length = train["global_batch"], config["data"]["seq_len"]
+    of_starts = [start["operations"]["hardware"] for start in run.starts]
+    used = [name for name, _ in groupby(f"{one['devices']} x {one['name']}" for one in of_starts)]
     recipe = [
         ("updates", f"{count(run.steps)} ({short(run.steps * run.tokens_per_update)} tokens)"),
         ("global batch", f"{count(batch)} x {count(length)} = {count(run.tokens_per_update)} tokens"),
@@ -25,7 +27,7 @@ def what_ran(run: Evidence) -> Section:
         ("schedule", f"{schedule['name']}, {count(schedule['warmup_steps'])} steps of warm-up"),
         ("z-loss weight", f"{train['z_loss']:g}"),
         ("seed", str(train["seed"])),
-        ("hardware", f"{hardware['devices']} x {hardware['name']}"),
+        ("hardware", ", then ".join(used) or f"{hardware['devices']} x {hardware['name']}"),
     ]
     return Section("config", "What ran", [the_model(run), Facts("Training", recipe)])
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
@@ -28,10 +29,23 @@ class Stretch:
 
 
 def starts_of(run_dir: RunDir) -> list[Row]:
-    """What `provenance.json` says of each start, oldest first; none if it is not there."""
+    """What `provenance.json` says of each start, oldest first; none if it is not there.
+
+    Raises:
+      RequestError: The file is damaged, or of an earlier version of this program.
+    """
     if not run_dir.provenance.is_file():
         return []
-    starts: list[Row] = json.loads(run_dir.provenance.read_text("utf-8"))["starts"]
+    try:
+        starts: list[Row] = json.loads(run_dir.provenance.read_text("utf-8"))["starts"]
+        if not all({"step", "data"} <= set(start) for start in starts):
+            raise ValueError("a start without its step and data")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"cannot be read as the starts of a run ({error})",
+            where=str(run_dir.provenance),
+            instead="a copy of the file, or a run of this version",
+        ) from error
     return starts
 
 

@@ -13,6 +13,8 @@ from olmo_hydra.data.opened import Data
 from olmo_hydra.train.checkpoint import Checkpoints, Record
 from olmo_hydra.train.ledger import Ledger
 
+KEPT = {"position", "fingerprint", "heldout", "ledger"}
+
 
 class Reading:
     """Position, fingerprint and ledger of a run's data, and what is held out of it.
@@ -67,6 +69,12 @@ class Reading:
             is damaged.
         """
         record, where = checkpoints.record(done), checkpoints.place(done)
+        if not set(record) >= KEPT:
+            raise RequestError(
+                "the checkpoint is of an earlier version of this program, and says too little of its data",
+                where=str(where),
+                instead="run.tag=NAME for a run of its own; init.from=run:... begins it from these weights",
+            )
         changed = differences(record["fingerprint"], self._fingerprint)
         evaluated = heldout.differences(record["heldout"], self._unseen)
         if (changed or evaluated) and not accept_changed:

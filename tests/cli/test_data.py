@@ -169,6 +169,7 @@ def test_inspect_in_words(capsys, run_dir: RunDir) -> None:
         ("data audit --processes 0", ["--processes=0"]),
         ("data audit --epochs 0", ["--epochs=0"]),
         ("data inspect --step 3", ["--step", "about a run"]),
+        ("data inspect {run} {run} --step 3", ["--step", "about one run"]),
         ("data inspect {run}", ["no question", "--step N"]),
         ("data inspect {run} --step 3 --find text", ["--step, --find", "--find TEXT"]),
         ("data inspect {run} --offset 3", ["--offset", "--file FILE"]),
@@ -235,6 +236,15 @@ def test_data_that_was_exchanged_under_the_run(here: str, capsys, run_dir: RunDi
         assert found["other_data"]["because"] == ["after update 8: a.npy has other content"]
     assert main(["data", "inspect", str(other.path), *asked]) == 0
     assert f"updates {span} are of other data than is here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"starts": [{"step": 0}]}'])
+def test_starts_that_cannot_be_read(content: str, capsys, run_dir: RunDir, tmp_path: Path) -> None:
+    other = RunDir(tmp_path / "mail-00000000")
+    shutil.copytree(run_dir.path, other.path)
+    other.provenance.write_text(content)
+    assert main(["data", "inspect", str(other.path), "--step", "1"]) == 2
+    assert f"where:   {other.provenance}\n" in capsys.readouterr().err
 
 
 def test_a_config_of_another_version(capsys, run_dir: RunDir, tmp_path: Path) -> None:

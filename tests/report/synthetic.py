@@ -18,6 +18,9 @@ HOSTILE = "</pre><script>document.title = 'broken'</script> & <b>bold</b> é 中
 SKIPPED = (151, 320)
 
 
+EIGHT = {"hardware": {"devices": 8, "name": "cpu_sim"}}
+
+
 def evaluation(step: int, suite: str, level: float) -> dict:
     domains = {
         name: {"documents": 40 + i, "bytes": 65536 - i, "targets": 16384, "nats": level * factor * 65536 * math.log(2),
@@ -43,7 +46,7 @@ def start(step: int = 0) -> dict:
         "data": {"name": "python_text", "fingerprint": "0f" * 32, "heldout": "1e" * 32,
                  "instances": 4_000, "dropped_tokens": 123, "padding_tokens": 0,
                  "domains": {name: {**sides, "left_out": {}, "absent": []} for name in DOMAINS}},
-        "operations": {},
+        "operations": {"hardware": {"devices": 1, "name": "cpu"}},
     }  # fmt: skip
 
 
@@ -83,7 +86,9 @@ def finished_run(path: Path, mfu: float | None = None) -> RunDir:
     run_dir = RunDir(path)
     config(run_dir)
     record = Record(run_dir)
-    run_dir.provenance.write_text(json.dumps({"starts": [start(), {**start(230), "host": "other"}]}))
+    run_dir.provenance.write_text(
+        json.dumps({"starts": [start(), {**start(230), "host": "other", "operations": EIGHT}]})
+    )
     record.evaluation(evaluation(0, "baseline_unigram", 4.6))
     record.evaluation(evaluation(0, "baseline_trigram", 2.9))
     record.event("started", step=0)

@@ -245,6 +245,15 @@ def test_other_held_out_text_is_refused_unless_it_is_accepted(folder: Path, stra
     assert ran.rows == straight.rows[5:] and ran.record["heldout"] == other
 
 
+def test_a_checkpoint_that_says_less_of_its_data_is_of_another_version(folder: Path) -> None:
+    Ran(folder, "run.stop_at=5")
+    (file,) = (folder / "checkpoints" / "5" / "data").glob("metadata")
+    record = json.loads(file.read_text())
+    del record["heldout"]
+    file.write_text(json.dumps(record))
+    assert "earlier version" in refusal(folder)
+
+
 def test_another_seed_is_another_order(folder: Path) -> None:
     Ran(folder, "run.stop_at=5")
     assert "seed" in refusal(folder, "data.seed=99")
