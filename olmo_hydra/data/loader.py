@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing import resource_tracker
@@ -19,6 +19,7 @@ from olmo_hydra.data.files.token_file import TokenFile, tokens_of
 from olmo_hydra.data.instances.kinds import Source
 from olmo_hydra.data.instances.repetition import repeats
 from olmo_hydra.data.sampler import Sampler
+from olmo_hydra.data.signals import kept_from_children
 
 IGNORED = -100
 AHEAD = 4  # batches read ahead
@@ -151,29 +152,17 @@ class Batches:
             dataset = dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers), _end_with_the_run)
         read = iter(dataset)
         try:
-            with _deaf_children() if workers else nullcontext():
-                first = next(read)  # which starts the workers
+            with ExitStack() as starting:
+                if workers:  # a run that stops after the update at hand still needs them
+                    resource_tracker.ensure_running()  # its start would end the blocking
+                    starting.enter_context(kept_from_children(signal.SIGINT, signal.SIGTERM))
+                first = next(read)
             for fields in chain([first], read):
                 if workers:  # which hand arrays over in memory that goes away with them; JAX may go on using it
                     fields = {k: np.array(v) if isinstance(v, np.ndarray) else v for k, v in fields.items()}
                 yield Batch(**fields)
         finally:
             read.close()
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """While processes are started that Ctrl-C and a scheduler shall not reach, from their first instruction on.
-
-    A run that stops after the update at hand still needs its workers. They inherit what is blocked here, also through
-    threads that are started meanwhile; what is sent to the run itself is handled by another thread, or afterwards.
-    """
-    resource_tracker.ensure_running()  # its start would end the blocking
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_the_run(worker: int, workers: int) -> None:

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.data.signals import kept_from_children
 
 Task = tuple[str, tuple[Any, ...]]  # what messages call it, and the arguments of the function
 IN_PROCESS = 1.0  # seconds: most text for a laptop is prepared before other processes would have started
@@ -93,7 +94,8 @@ class Workers:
             "TOKENIZERS_PARALLELISM": "0",
         }
         command = [sys.executable, "-c", COMMAND, str(theirs.fileno())]
-        with theirs:
+        # Ctrl-C is for the first process, which ends the others.
+        with theirs, kept_from_children(signal.SIGINT):
             self._started[ours] = subprocess.Popen(
                 command,
                 env=environment,
@@ -114,7 +116,6 @@ class Workers:
 
 def serve(descriptor: int) -> None:
     """The whole life of a worker: tasks come and answers go over a connection, None or an exception."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the first one ends the others
     connection = Connection(descriptor)
     try:
         while True:

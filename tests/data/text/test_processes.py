@@ -207,3 +207,21 @@ def test_text_for_a_laptop_needs_no_other_process(cfg, tmp_path, monkeypatch):
     monkeypatch.setattr(workers.Workers, "_start", lambda self: pytest.fail("started a process"))
     corpus = prepare(cfg, tmp_path / "cache", lambda line: None)
     assert json.loads((corpus.folder / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
+
+
+def test_ctrl_c_does_not_reach_a_worker_that_starts():
+    script = """
+import os, signal, time
+from olmo_hydra.data.text import workers
+
+signal.signal(signal.SIGINT, lambda number, frame: None)
+with workers.Workers(2) as started:
+    started._start()
+    for _ in range(20):
+        os.killpg(0, signal.SIGINT)
+        time.sleep(0.05)
+    print(list(started.run(time.sleep, [("a", (0,)), ("b", (0,))])))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1]\n", "")
