@@ -21,20 +21,19 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--out", type=Path, metavar="FOLDER", help="where the corpus shall be")
     sub.add_argument("--tokenizer", metavar="T", help=WAYS)
-    sub.add_argument(
-        "--heldout", action="append", default=[], metavar="SOURCE", help="text that is never trained on; repeatable"
-    )
+    sub.add_argument("--heldout", action="append", metavar="SOURCE", help="text that is never trained on; repeatable")
     sub.add_argument(
         "--heldout-fraction", type=float, metavar="F", help="of the documents of each SOURCE (0.05; 0 with --heldout)"
     )
-    sub.add_argument("--text-field", default="text", metavar="FIELD", help="where records have their text (text)")
+    sub.add_argument("--text-field", metavar="FIELD", help="where records have their text (text)")
     sub.add_argument("--workers", type=int, metavar="N", help="processes (one a core); the corpus is the same")
-    sub.add_argument("--keep-duplicates", action="store_true", help="keep copies, but for those of held-out documents")
+    sub.add_argument(
+        "--keep-duplicates", action="store_true", default=None, help="keep copies, but for those of held-out documents"
+    )
     sub.add_argument("--shard-tokens", type=int, metavar="N", help="the most tokens of a file (268,435,456)")
     sub.add_argument(
         "--overlap",
         action=argparse.BooleanOptionalAction,
-        default=True,
         help="count the 13-grams that held-out and training text share",
     )
     _add_json(sub)

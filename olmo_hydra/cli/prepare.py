@@ -15,9 +15,10 @@ from rich.table import Table
 
 from olmo_hydra.config import tokenizers
 from olmo_hydra.config.compose import compose
-from olmo_hydra.config.data import DomainConfig, TextConfig
+from olmo_hydra.config.data import DomainConfig, PreparedConfig, TextConfig
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data.corpus import SPLITS, Corpus
+from olmo_hydra.data.listing import open_prepared
 from olmo_hydra.data.text.build import Settings
 from olmo_hydra.data.text.prepare import cores, is_of_its_text, prepare, prepare_into
 from olmo_hydra.data.text.sources import SOURCES
@@ -31,28 +32,28 @@ TYPED = {  # what the config calls what the command takes
 }
 ANY_MODEL = "model.vocab_size=1048576"  # preparing text makes no model, so that no vocabulary is too small for it
 OVERRIDE = re.compile(r"[+~]*data(\.[\w-]+)*=|~data(\.[\w-]+)+$")
+OF_SOURCES = {  # flags that describe sources, and what says it in a config
+    "tokenizer": "data.tokenizer=",
+    "heldout": "data.domains.NAME.heldout_fraction=1",
+    "heldout_fraction": "data.heldout_fraction=",
+    "text_field": "data.domains.NAME.text_field=",
+}
 OF_PACKAGES = ("deb", "docstrings", "pypi")  # sources that read packages, not a path
 
 
 def run(parsed: argparse.Namespace) -> None:
     """Prepares, and says what there is now and how to train on it."""
     if parsed.out is None:
-        for flag in ("tokenizer", "heldout", "heldout_fraction", "keep_duplicates", "shard_tokens", "workers"):
-            given = getattr(parsed, flag)
-            require(
-                not given,
-                "is for a folder of one's own",
-                key=f"--{flag.replace('_', '-')}",
-                value=given,
-                instead="--out FOLDER",
-            )
+        for flag in (*OF_SOURCES, "keep_duplicates", "shard_tokens", "overlap", "workers"):
+            _require_absent(parsed, flag, "is for a folder of one's own", "--out FOLDER")
         of_config(parsed.overrides, parsed.json, check=False)
         return
+    _require_text(parsed.out)
     with _reporting() as (report, progress):
         settings = Settings(
             workers=cores() if parsed.workers is None else parsed.workers,
-            keep_duplicates=parsed.keep_duplicates,
-            overlap=parsed.overlap,
+            keep_duplicates=parsed.keep_duplicates is True,
+            overlap=parsed.overlap is not False,
             progress=progress,
             **({} if parsed.shard_tokens is None else {"shard_tokens": parsed.shard_tokens}),
         )
@@ -71,8 +72,14 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def of_config(overrides: list[str], as_json: bool, *, check: bool) -> None:
-    """Prepares (or opens) the corpus of a config and prints its domains; `check` reads every file."""
+    """Prepares (or opens) the corpus of a config and prints its domains; `check` reads every file, and opens one that
+    is prepared already too."""
     config = compose([ANY_MODEL, *overrides])
+    if check and isinstance(config.data, PreparedConfig):
+        corpus = open_prepared(config.data)
+        corpus.verify()
+        _print(corpus, as_json)
+        return
     if not isinstance(config.data, TextConfig):
         raise RequestError("is not text to prepare", key="data", value=config.data.name, instead="data=python_text")
     with _reporting() as (report, _):
@@ -102,9 +109,28 @@ def _of_overrides(parsed: argparse.Namespace) -> TextConfig:
     data = compose([ANY_MODEL, *parsed.overrides]).data
     if not isinstance(data, TextConfig):
         raise RequestError("is not text to prepare", key="data", value=data.name, instead="data=python_text")
-    require(parsed.tokenizer is None, "is data.tokenizer here", key="--tokenizer", value=parsed.tokenizer)
-    require(not parsed.heldout, "is a domain of the config here", key="--heldout", value=parsed.heldout)
+    for flag, override in OF_SOURCES.items():
+        _require_absent(parsed, flag, "is for sources, and the text is that of a config", override)
     return data
+
+
+def _require_absent(parsed: argparse.Namespace, flag: str, problem: str, instead: str) -> None:
+    given = getattr(parsed, flag)
+    name = "no_overlap" if flag == "overlap" and given is False else flag
+    require(given is None, problem, key=f"--{name.replace('_', '-')}", value=given, instead=instead)
+
+
+def _require_text(folder: Path) -> None:
+    """Refuses a name with bytes that are no UTF-8: no config could name the corpus, which is in YAML."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            "is not UTF-8, so that no data.path can name it",
+            key="--out",
+            value=ascii(str(folder)),
+            instead="--out NAME",
+        ) from error
 
 
 def _of_sources(parsed: argparse.Namespace) -> TextConfig:
@@ -116,11 +142,11 @@ def _of_sources(parsed: argparse.Namespace) -> TextConfig:
     domains: dict[str, DomainConfig] = {}
     fraction = parsed.heldout_fraction
     if fraction is None:
-        fraction = 0.0 if parsed.heldout else 0.05
+        fraction = 0.05 if parsed.heldout is None else 0.0
     require(0 <= fraction < 1, "must lie in [0, 1)", key="--heldout-fraction", value=fraction)
-    for texts, share in ((parsed.overrides, fraction), (parsed.heldout, 1.0)):
+    for texts, share in ((parsed.overrides, fraction), (parsed.heldout or [], 1.0)):
         for text in texts:
-            name, domain = _domain(text, parsed.text_field)
+            name, domain = _domain(text, parsed.text_field or "text")
             require(name not in domains, "names two sources", key=name, value=text, instead=f"other_name={text}")
             domain.heldout_fraction = share
             domains[name] = domain

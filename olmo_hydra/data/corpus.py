@@ -22,7 +22,7 @@ from olmo_hydra.data import companion
 from olmo_hydra.data.files.hashes import sha256_of_file, sha256_of_json
 from olmo_hydra.data.files.token_file import TokenFile, open_file, tokens_of
 from olmo_hydra.data.heldout import HeldoutDocument, limited
-from olmo_hydra.data.tokenizers.tokenizer import build
+from olmo_hydra.data.tokenizers.tokenizer import Tokenizer, build
 
 SPLITS = ("train", "heldout")
 MANIFEST = "manifest.json"
@@ -31,25 +31,32 @@ MANIFEST = "manifest.json"
 class Corpus:
     """A corpus that `prepare` wrote, opened from its folder.
 
+    Args:
+      folder: Where it lies.
+      in_cache: Whether the folder is ours, so that it may be dropped and is prepared again.
+
     Raises:
-      RequestError: The folder is no corpus, or damaged: no readable manifest, or a file of another size than it says.
+      RequestError: The folder is no corpus, or damaged: no readable manifest or tokenizer, or a file of another size
+        than the manifest says.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, *, in_cache: bool = False):
+        self.folder, self._in_cache = folder, in_cache
         try:
             self.manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise self._damaged(f"it has no {MANIFEST}") if in_cache else _not_ours(folder, "is not there") from error
         except (OSError, ValueError) as error:
-            raise _damaged(folder, f"its {MANIFEST} cannot be read") from error
+            raise self._damaged(f"its {MANIFEST} cannot be read") from error
         _require_ours(folder, self.manifest)
         for file in self.manifest["files"]:
             for part in (file, file["index"]):
                 path = folder / part["path"]
                 if not path.is_file() or path.stat().st_size != part["bytes"]:
-                    raise _damaged(folder, f"{part['path']} does not have the {part['bytes']} bytes of the manifest")
+                    raise self._damaged(f"{part['path']} does not have the {part['bytes']} bytes of the manifest")
         if self.manifest.get("fingerprint", self.fingerprint) != self.fingerprint:
-            raise _damaged(folder, "its fingerprint is not that of its files")
-        self.tokenizer = build(self.manifest["recipe"]["tokenizer"], folder)
+            raise self._damaged("its fingerprint is not that of its files")
+        self.tokenizer = self._tokenizer()
 
     @property
     def domains(self) -> list[str]:
@@ -89,24 +96,46 @@ class Corpus:
     def verify(self) -> None:
         """Reads every file. Raises RequestError unless hashes, indices, ends of documents and totals agree."""
         totals = {domain: {split: _nothing() for split in SPLITS} for domain in self.domains}
+        tokenizer = self.manifest["tokenizer"].get("sha256")
+        if tokenizer is not None and sha256_of_file(self.folder / "tokenizer.json") != tokenizer:
+            raise self._damaged("the content of tokenizer.json has changed")
         for file in self.manifest["files"]:
             for part in (file, file["index"]):
                 if sha256_of_file(self.folder / part["path"]) != part["sha256"]:
-                    raise _damaged(self.folder, f"the content of {part['path']} has changed")
+                    raise self._damaged(f"the content of {part['path']} has changed")
             entries = self.entries(file)
             ends = np.array([entry.end for entry in entries])
             starts = np.concatenate([[0], ends[:-1]]).tolist()
             tokens = np.fromfile(self.folder / file["path"], self.tokenizer.dtype)
             at_end = np.flatnonzero(tokens == self.tokenizer.eos) + 1
             if starts != [entry.start for entry in entries] or not np.array_equal(at_end, ends):
-                raise _damaged(self.folder, f"the documents of {file['path']} are not those of its index")
+                raise self._damaged(f"the documents of {file['path']} are not those of its index")
             total = totals[file["domain"]][file["split"]]
             total["documents"] += len(entries)
             total["bytes"] += sum(int(entry.more[0]) for entry in entries)
             total["tokens"] += len(tokens)
         for domain, summary in self.manifest["domains"].items():
             if {split: summary[split] for split in SPLITS} != totals[domain]:
-                raise _damaged(self.folder, f"the totals of {domain} are not those of its documents")
+                raise self._damaged(f"the totals of {domain} are not those of its documents")
+
+    def _tokenizer(self) -> Tokenizer:
+        name, path = self.manifest["recipe"]["tokenizer"], self.folder / "tokenizer.json"
+        if name != "bytes" and not path.is_file():
+            raise self._damaged(f"it has no {path.name}")
+        try:
+            found = build(name, self.folder)
+        except RequestError as error:
+            raise self._damaged(f"its tokenizer {error.problem}") from error
+        ids = {"vocab_size": found.vocab_size, "eos": found.eos, "pad": found.pad}
+        if not ids.items() <= self.manifest["tokenizer"].items():
+            raise self._damaged("its tokenizer is not the one of the manifest")
+        return found
+
+    def _damaged(self, problem: str) -> RequestError:
+        instead = "the folder as it was written, or `olmo-hydra data prepare SOURCE... --out NEW_FOLDER`"
+        if self._in_cache:
+            instead = f"rm -r {self.folder}, and the same command again prepares it anew"
+        return RequestError(f"the prepared data is damaged: {problem}", where=str(self.folder), instead=instead)
 
     def _files(self, split: str, domain: str | None = None) -> Iterator[dict[str, Any]]:
         for file in self.manifest["files"]:
@@ -151,6 +180,7 @@ def _require_ours(folder: Path, manifest: Any) -> None:
         manifest["recipe"]["split_seed"]
         complete = (
             isinstance(manifest["recipe"]["tokenizer"], str)
+            and isinstance(manifest["tokenizer"], dict)
             and {"algorithm", "python", "tokenizer"} <= manifest.keys()
             and all(summary[split]["documents"] >= 0 for summary in manifest["domains"].values() for split in SPLITS)
             and all(
@@ -163,16 +193,12 @@ def _require_ours(folder: Path, manifest: Any) -> None:
     except (KeyError, TypeError, AttributeError):
         complete = False
     if not complete:
-        raise RequestError(
-            f"is no prepared corpus: its {MANIFEST} is of something else",
-            where=str(folder),
-            instead="a folder that `olmo-hydra data prepare SOURCE... --out FOLDER` made",
-        )
+        raise _not_ours(folder, "is of something else")
 
 
-def _damaged(folder: Path, problem: str) -> RequestError:
+def _not_ours(folder: Path, problem: str) -> RequestError:
     return RequestError(
-        f"the prepared data is damaged: {problem}",
+        f"is no prepared corpus: its {MANIFEST} {problem}",
         where=str(folder),
-        instead=f"rm -r {folder}, and the same command again prepares it anew",
+        instead="a folder that `olmo-hydra data prepare SOURCE... --out FOLDER` made",
     )

@@ -59,6 +59,26 @@ def _text(cfg: TextConfig, cache: Path, report: Report) -> Listing:
 
 @list_files.register
 def _prepared(cfg: PreparedConfig, cache: Path, report: Report) -> Listing:
+    corpus = open_prepared(cfg)
+    made_with = corpus.manifest["recipe"]["tokenizer"]
+    is_file = cfg.tokenizer.endswith(".json")
+    if build(cfg.tokenizer) != corpus.tokenizer if is_file else made_with != cfg.tokenizer:
+        own = corpus.folder / "tokenizer.json"
+        raise RequestError(
+            f"is not the tokenizer of the corpus, which was prepared with {made_with}",
+            key="data.tokenizer",
+            value=cfg.tokenizer,
+            instead=f"data.tokenizer={own if made_with.endswith('.json') else made_with}",
+        )
+    return _corpus(cfg, corpus)
+
+
+def open_prepared(cfg: PreparedConfig) -> Corpus:
+    """The corpus in a folder that was prepared before.
+
+    Raises:
+      RequestError: There is no such folder, it is no corpus or damaged, or another one than `cfg.corpus` says.
+    """
     folder = Path(cfg.path).expanduser()
     if not folder.is_dir():
         raise RequestError(
@@ -75,16 +95,7 @@ def _prepared(cfg: PreparedConfig, cache: Path, report: Report) -> Listing:
             value=cfg.corpus,
             instead="data.path=<the folder that holds it>, or data.corpus=null",
         )
-    made_with = corpus.manifest["recipe"]["tokenizer"]
-    is_file = cfg.tokenizer.endswith(".json")
-    if build(cfg.tokenizer) != corpus.tokenizer if is_file else made_with != cfg.tokenizer:
-        raise RequestError(
-            f"is not the tokenizer of the corpus, which was prepared with {made_with}",
-            key="data.tokenizer",
-            value=cfg.tokenizer,
-            instead=f"data.tokenizer={folder / 'tokenizer.json' if made_with.endswith('.json') else made_with}",
-        )
-    return _corpus(cfg, corpus)
+    return corpus
 
 
 def _corpus(cfg: DataConfig, corpus: Corpus) -> Listing:

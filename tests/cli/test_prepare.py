@@ -73,6 +73,22 @@ def test_a_config_into_a_folder(texts, capsys):
     assert "has changed since" in printed.err
 
 
+def test_every_byte_of_a_folder_is_checked(texts, capsys):
+    assert prepare("notes", "--tokenizer", "bpe:290", "--heldout-fraction", "0.3", "--out", "c") == 0
+    inspect = ["data", "inspect", "data=prepared", "data.path=c", "--json"]
+    capsys.readouterr()
+    assert main(inspect) == 0
+    assert json.loads(capsys.readouterr().out)["fingerprint"] == Corpus(texts / "c").fingerprint
+    for path in [*(texts / "c").glob("*/*/*"), texts / "c" / "tokenizer.json"]:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:30] + bytes([whole[30] ^ 1]) + whole[31:])
+        assert main(inspect) == 2, path
+        assert "damaged" in capsys.readouterr().err
+        path.write_bytes(whole)
+    assert main(["data", "inspect", "data=prepared", "data.path=notes"]) == 2
+    assert "no prepared corpus" in (errors := capsys.readouterr().err) and "rm " not in errors
+
+
 def test_names_that_look_like_overrides(texts, capsys):
     (texts / "records.jsonl").rename("data.jsonl")
     (texts / "rows=1.jsonl").write_text("\n".join(json.dumps({"body": f"another {i}"}) for i in range(60)))
@@ -107,10 +123,22 @@ def test_names_that_look_like_overrides(texts, capsys):
         ("notes --tokenizer bytes --out c --heldout-fraction 1", ["--heldout-fraction=1.0"]),
         ("notes --tokenizer bytes --out c --heldout-fraction 1e-9", ["heldout side", "--heldout-fraction"]),
         ("data=python_text --tokenizer bytes", ["--tokenizer", "--out FOLDER"]),
+        ("data=python_text --workers 0", ["--workers=0", "--out FOLDER"]),
+        ("data=python_text --heldout-fraction 0", ["--heldout-fraction=0.0", "--out FOLDER"]),
+        ("data=python_text --text-field body", ["--text-field=body", "--out FOLDER"]),
+        ("data=python_text --no-overlap", ["--no-overlap", "--out FOLDER"]),
+        ("data=python_text --out c --heldout-fraction 0", ["--heldout-fraction=0.0", "data.heldout_fraction="]),
+        ("data=python_text --out c --text-field body", ["--text-field=body", "text_field="]),
+        ("data=python_text --out c --heldout notes", ["--heldout=[notes]", "heldout_fraction=1"]),
+        ("loop --tokenizer bytes --out c", ["loop.path=", "is no file or folder"]),
+        ("notes --tokenizer loop/tokenizer.json --out c", ["--tokenizer=loop/tokenizer.json"]),
+        ("notes --heldout h=notes/3.md --tokenizer bytes --out c", ["h=", "1 duplicate", "cannot be held out"]),
+        ("notes --tokenizer bytes --out \udcff", ["--out='\\udcff'", "UTF-8"]),
         ("data=tokens +data.sources={a:{paths:[x]}} --out c", ["data=tokens"]),
     ],
 )
 def test_wrong_requests(texts, capsys, arguments, says):
+    (texts / "loop").symlink_to("loop")
     assert prepare(*arguments.split()) == 2
     errors = capsys.readouterr().err
     assert all(words in errors for words in says), errors

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import gzip
 import hashlib
 import json
@@ -164,6 +165,42 @@ def test_any_damage_of_a_manifest_is_a_request(corpus):
             (corpus.folder / "manifest.json").write_text(json.dumps(changed))
             with contextlib.suppress(RequestError):
                 assert Corpus(corpus.folder).train_files()
+
+
+def test_a_folder_of_something_else_is_never_to_be_dropped(cfg, corpus, tmp_path):
+    (tmp_path / "txt").mkdir()
+    with pytest.raises(RequestError, match=r"no prepared corpus: its manifest\.json is not there") as caught:
+        Corpus(tmp_path / "txt")
+    assert "rm " not in caught.value.instead
+    (corpus.folder / "train" / "asyncio" / "00000.npy").write_bytes(b"")
+    with pytest.raises(RequestError, match="damaged") as caught:
+        Corpus(corpus.folder)
+    assert "rm " not in caught.value.instead
+    with pytest.raises(RequestError, match="damaged") as caught:
+        prepare(cfg, tmp_path / "cache", lambda line: None)
+    assert f"rm -r {corpus.folder}" in caught.value.instead
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("tokenizer.json", None), ("tokenizer.json", "{"), ("tokenizer_config.json", '{"eos_token": "<|pad|>"}')],
+)
+def test_the_tokenizer_of_a_corpus_is_part_of_it(cfg, tmp_path, name, content):
+    corpus = prepare(dataclasses.replace(cfg, tokenizer="bpe:300"), tmp_path / "cache", lambda line: None)
+    corpus.verify()
+    path = corpus.folder / "tokenizer.json"
+    whole = path.read_text()
+    path.write_text(whole + "\n")
+    with pytest.raises(RequestError, match=r"tokenizer\.json has changed"):
+        Corpus(corpus.folder).verify()
+    path.write_text(whole)
+    if content is None:
+        path.unlink()
+    else:
+        (corpus.folder / name).write_text(content)
+    with pytest.raises(RequestError, match=r"damaged: (its tokenizer|it has no tokenizer\.json)") as caught:
+        Corpus(corpus.folder)
+    assert caught.value.key is None
 
 
 def test_an_index_of_other_documents_is_found(corpus):

@@ -123,6 +123,21 @@ def test_files_that_are_no_tokenizer(tmp_path, content):
     assert caught.value.key == "data.tokenizer" and str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.parametrize("unknown", [None, "[UNK]"])
+def test_a_tokenizer_without_ids_for_all_text(tmp_path, unknown):
+    vocab = {"word": 0, "</s>": 1} | ({unknown: 2} if unknown else {})
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"}
+    content = {"version": "1.0", "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    if unknown:
+        assert build(str(path)).encode("word other").tolist() == [0, 2]
+    else:
+        with pytest.raises(RequestError, match="has no ids for some text") as caught:
+            build(str(path))
+        assert (caught.value.key, caught.value.value) == ("data.tokenizer", str(path))
+
+
 def test_a_trained_tokenizer_needs_its_text():
     with pytest.raises(RequestError, match="trained on the text"):
         build("bpe:280")

@@ -24,7 +24,7 @@ from olmo_hydra.data.corpus import MANIFEST, SPLITS, fingerprint_of
 from olmo_hydra.data.files.hashes import sha256_of_file, sha256_of_json
 from olmo_hydra.data.report import Report
 from olmo_hydra.data.text import parts, shared
-from olmo_hydra.data.text.choose import Chooser
+from olmo_hydra.data.text.choose import DUPLICATE, Chooser
 from olmo_hydra.data.text.parts import Part
 from olmo_hydra.data.text.shards import join
 from olmo_hydra.data.text.sources import Unit, units
@@ -192,12 +192,15 @@ def _choose(cfg: TextConfig, pieces: Sequence[Piece], settings: Settings) -> dic
         fraction = cfg.heldout_fraction if of_domain.heldout_fraction is None else of_domain.heldout_fraction
         for split, wanted in zip(SPLITS, (fraction < 1, fraction > 0), strict=True):
             in_all = [f"{kept.total()} documents in all", *(f"{n} {reason}" for reason, n in sorted(left_out.items()))]
+            copied = kept.total() == 0 and left_out[DUPLICATE] > 0
             require(
                 kept[split] > 0 or not wanted,
                 f"no document of this domain is on the {split} side of the split ({', '.join(in_all)})",
                 key=f"data.domains.{domain}",
                 value=of_domain.path or of_domain.source,
-                instead="more text, another data.heldout_fraction or data.split_seed, or a smaller data.min_bytes",
+                instead="text that no domain before it has: what is trained on cannot be held out"
+                if copied
+                else "more text, another data.heldout_fraction or data.split_seed, or a smaller data.min_bytes",
             )
         domains[domain] = {"left_out": left_out, "copies_kept": copies, "absent": absent}
     return domains

@@ -47,7 +47,7 @@ def prepare(cfg: TextConfig, cache: Path, report: Report) -> Corpus:
     if not folder.exists():
         with _writable(cache, "run.root", "run.root=<a folder you can write, with some space>"):
             _prepare(cfg, recipe, folder, settings, report)
-    return Corpus(folder)
+    return Corpus(folder, in_cache=True)
 
 
 def prepare_into(cfg: TextConfig, folder: Path, settings: Settings, report: Report) -> Corpus:
@@ -61,7 +61,7 @@ def prepare_into(cfg: TextConfig, folder: Path, settings: Settings, report: Repo
     for domain in recipe["domains"].values():
         if domain["source"] in ("files", "code") and domain["path"] is not None and domain["pattern"] is None:
             require(
-                Path(domain["path"]) not in folder.absolute().resolve().parents,
+                Path(domain["path"]) not in Path(os.path.realpath(folder)).parents,
                 f"lies in {domain['path']}, which is read",
                 key="--out",
                 value=str(folder),
@@ -119,9 +119,9 @@ def recipe_of(cfg: TextConfig, settings: Settings) -> dict[str, Any]:
             place = Path(path).expanduser()
             # A data set's name stays as it is.
             if domain["source"] != "huggingface" or Path(str(place).partition(":")[0]).exists():
-                domain["path"] = str(place.resolve())
+                domain["path"] = os.path.realpath(place)  # which goes through a loop of links too
     if cfg.tokenizer.endswith(".json"):
-        recipe["tokenizer"] = str(Path(cfg.tokenizer).expanduser().resolve())
+        recipe["tokenizer"] = os.path.realpath(Path(cfg.tokenizer).expanduser())
         recipe["tokenizer_file"] = bpe.described(cfg.tokenizer)
     return recipe | settings.science()
 

@@ -20,6 +20,7 @@ from olmo_hydra.data.tokenizers.words import PATTERN, Words
 FILE, COMPANION = "tokenizer.json", "tokenizer_config.json"
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 PADDING = "<|pad|>"
+UNKNOWN = "q\u0436xz \U000f0000"  # in no vocabulary, so that a tokenizer has ids for it if it has for all text
 BATCH = 1 << 20  # characters given to the library at once: its results take a hundred times the room of their ids
 LONG_WORD = re.compile(r"(\S{200})(?=\S)")
 LONG_SPACE = re.compile(r"(\s{200})\s+")
@@ -73,7 +74,14 @@ class BPE:
     def _encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         found: list[np.ndarray] = []
         for batch in _batches(texts):
-            encodings = self.library.encode_batch_fast(batch, add_special_tokens=False)
+            try:
+                encodings = self.library.encode_batch_fast(batch, add_special_tokens=False)
+            except Exception as error:  # the library raises no narrower class
+                raise RequestError(
+                    f"has no ids for some text ({error})",
+                    key="data.tokenizer",
+                    instead="a tokenizer of bytes, or one with a token for what it does not know",
+                ) from error
             found += [np.array(encoding.ids, self.dtype) for encoding in encodings]
         return found
 
@@ -147,7 +155,13 @@ def load(path: Path, eos: int | None = None, pad: int | None = None) -> BPE:
             value=str(path),
             instead=f'{path.parent / COMPANION} with {{"eos_token": "TOKEN"}}',
         )
-    return BPE(library, end, padding if padding and library.token_to_id(padding) is not None else end)
+    found = BPE(library, end, padding if padding and library.token_to_id(padding) is not None else end)
+    try:
+        found.encode(UNKNOWN)
+    except RequestError as error:
+        error.value = str(path)
+        raise
+    return found
 
 
 def described(name: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import pickle
 from dataclasses import replace
 from types import SimpleNamespace
@@ -97,9 +98,12 @@ def test_a_compressed_file_that_is_cut_off(tmp_path, suffix):
     texts, left_out = read(tmp_path)
     assert 500 < len(texts) < 1500 and left_out == {f"a.jsonl{suffix}:{len(texts) + 1}": "damaged"}
     path.write_bytes(b"not compressed")
-    assert "damaged" in str(refused(tmp_path))
+    error = refused(tmp_path)
+    assert f"record 1: not compressed, as {suffix} says" in str(error) and error.key == "data.domains.mine.path"
     (tmp_path / f"b.txt{suffix}").write_bytes(whole[:-9])
     assert read(tmp_path, pattern="b.*") == ({}, {f"b.txt{suffix}": "damaged"})
+    (tmp_path / f"b.txt{suffix}").write_bytes(b"plain")
+    assert read(tmp_path, pattern="b.*") == ({}, {f"b.txt{suffix}": f"not compressed, as {suffix} says"})
 
 
 @given(st.lists(st.binary(max_size=300), max_size=4), st.integers(0, 40))
@@ -164,6 +168,29 @@ def test_a_tree_of_code(tmp_path):
     reasons |= {"src/picture.png": "another ending", "src/link.py": "link"}
     reasons |= dict.fromkeys((".git", "node_modules", "src/__pycache__"), "folder not entered")
     assert left_out == reasons
+
+
+@pytest.mark.parametrize(
+    ("source", "pattern"), [("files", None), ("files", "*.txt"), ("code", None), ("code", "*.txt")]
+)
+def test_what_is_no_file_is_counted_and_never_opened(tmp_path, source, pattern):
+    (tmp_path / "elsewhere").mkdir()
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("a.txt", "a.py"):
+        (root / name).write_text("text")
+    for name in ("fifo.txt", "fifo.py"):
+        os.mkfifo(root / name)
+    (root / "broken.txt").symlink_to("absent")
+    (root / "loop.txt").symlink_to("loop.txt")
+    (root / "folder.txt").symlink_to(tmp_path / "elsewhere")
+    texts, left_out = read(root, source=source, pattern=pattern)
+    assert texts.keys() == {"a.py" if source == "code" and pattern is None else "a.txt"}
+    links = dict.fromkeys(("broken.txt", "loop.txt", "folder.txt"), "link")
+    assert links | {"fifo.txt": "no regular file"} == {
+        name: reason for name, reason in left_out.items() if name.endswith(".txt") and name != "a.txt"
+    }
+    assert left_out.get("fifo.py") == (None if pattern else "no regular file")
 
 
 def test_endings_say_what_a_folder_holds(tmp_path):

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from olmo_hydra.data.text.sources.markup import html_text
-from olmo_hydra.data.text.sources.plain import DAMAGED_FILE, checked
+from olmo_hydra.data.text.sources.plain import checked
 from olmo_hydra.data.text.sources.records import NOT_JSON
 from olmo_hydra.data.text.sources.registry import UNREADABLE, Document, LeftOut
-from olmo_hydra.data.text.sources.streams import DAMAGED, opened
+from olmo_hydra.data.text.sources.streams import DAMAGED, damage, opened
 
 TABLES = ("operations", "shapes", "methods", "schemas")  # whose entries are a document each
 TEXTS = ("documentation", "description")
@@ -23,7 +23,7 @@ def api_file(name: str, path: Path) -> Iterator[Document | LeftOut]:
         with opened(path) as stream:
             content = json.loads(stream.read())
     except DAMAGED:
-        yield LeftOut(name, DAMAGED_FILE)
+        yield LeftOut(name, damage(path))
     except OSError:
         yield LeftOut(name, UNREADABLE)
     except (ValueError, RecursionError):

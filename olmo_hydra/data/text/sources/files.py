@@ -26,6 +26,7 @@ CODE = {
     ".xml", ".yaml", ".yml", ".zig", ".zsh",
 }  # fmt: skip
 OTHER_ENDING = "another ending"
+LINK, NO_FILE = "link", "no regular file"
 CODE_NAMES = {"Dockerfile", "Makefile", "CMakeLists.txt", "BUILD", "WORKSPACE", "Rakefile", "Gemfile"}
 
 Item = tuple[str, Path]  # the name of a file inside its domain, and where it lies
@@ -57,7 +58,11 @@ def code(cfg: DomainConfig) -> list[Unit]:
             closed = [name for name in subfolders if name[0] == "." or name in NOT_WRITTEN_HERE]
             left_out += [LeftOut(_name(root, Path(folder, name)), "folder not entered") for name in closed]
             subfolders[:] = [name for name in subfolders if name not in closed]
+            no_files = _no_files([Path(folder, name) for name in (*subfolders, *names)])
+            left_out += [LeftOut(_name(root, path), reason) for path, reason in no_files.items()]
             for path in (Path(folder, name) for name in names):
+                if path in no_files:
+                    continue
                 if path.name in CODE_NAMES or path.suffix.lower() in CODE:
                     paths.append(path)
                 else:
@@ -83,21 +88,26 @@ def place(cfg: DomainConfig) -> Path:
 def matching(root: Path, cfg: DomainConfig) -> tuple[list[Path], list[LeftOut]]:
     """Files below a folder that match the pattern; without one, those whose ending tells how to read them.
 
-    Without a pattern the others are given too, as left out.
+    Without a pattern the others are given too, as left out; what is no file is in either case.
 
     Raises:
       RequestError: There is none, or the pattern is no pattern.
     """
     try:
-        paths = [path for path in root.glob(cfg.pattern or "**/*") if path.is_file()]
+        found = list(root.glob(cfg.pattern or "**/*"))
     except (ValueError, NotImplementedError) as error:
         raise RequestError(
             f"is no pattern of files below a folder ({error})", key="pattern", value=cfg.pattern, instead="'**/*.txt'"
         ) from error
-    left_out: dict[Path, str] = {}
+    paths = [path for path in found if path.is_file()]
+    left_out = _no_files(found)
     if cfg.pattern is None:
         left_out |= {path: OTHER_ENDING for path in paths if ending(path.name) not in ENDINGS}
-        left_out |= {path: "hidden" for path in paths if any(part[0] == "." for part in path.relative_to(root).parts)}
+        left_out |= {
+            path: "hidden"
+            for path in [*paths, *left_out]
+            if any(part[0] == "." for part in path.relative_to(root).parts)
+        }
         paths = [path for path in paths if path not in left_out]
     if not paths:
         what = "matches no file" if cfg.pattern else f"is null, and no file ends in one of {choices(sorted(ENDINGS))}"
@@ -105,10 +115,16 @@ def matching(root: Path, cfg: DomainConfig) -> tuple[list[Path], list[LeftOut]]:
     return paths, [LeftOut(_name(root, path), reason) for path, reason in left_out.items()]
 
 
+def _no_files(paths: Iterable[Path]) -> dict[Path, str]:
+    """Those that are neither file nor folder, and why: links to folders are not followed, and may lead nowhere."""
+    links = {path: LINK for path in paths if path.is_symlink() and not path.is_file()}
+    return links | {path: NO_FILE for path in paths if not (path in links or path.is_file() or path.is_dir())}
+
+
 def without_links(root: Path, paths: Iterable[Path]) -> tuple[list[Path], list[LeftOut]]:
     """Without links, which lead to other names of the same text, or out of the folder."""
     links = {path for path in paths if path.is_symlink()}
-    return [path for path in paths if path not in links], [LeftOut(_name(root, path), "link") for path in links]
+    return [path for path in paths if path not in links], [LeftOut(_name(root, path), LINK) for path in links]
 
 
 def without_text(left_out: Iterable[LeftOut]) -> list[Unit]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.suggest import choices
-from olmo_hydra.data.text.sources.plain import DAMAGED_FILE
 from olmo_hydra.data.text.sources.records import Row, of_records
 from olmo_hydra.data.text.sources.registry import NOT_UTF8, Document, LeftOut, Piece
 
@@ -63,7 +62,7 @@ def _rows(name: str, path: Path, columns: list[str], index: int, first: int) -> 
                 yield number, row
                 number += 1
     except (OSError, pyarrow.ArrowException):
-        yield number, LeftOut(f"{name}:{number}", DAMAGED_FILE)
+        yield number, LeftOut(f"{name}:{number}", "damaged")
 
 
 def _opened(path: Path) -> Any:

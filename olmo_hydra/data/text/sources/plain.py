@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from olmo_hydra.data.text.sources.registry import NOT_UTF8, UNREADABLE, Document, LeftOut
-from olmo_hydra.data.text.sources.streams import DAMAGED, opened
+from olmo_hydra.data.text.sources.streams import DAMAGED, damage, opened
 
 BINARY = "binary"
-DAMAGED_FILE = "damaged"
 LONGEST_LINE, LONGEST_MEAN_LINE = 1000, 100  # characters; beyond them code is data or generated (arXiv 2305.06161)
 
 
@@ -51,7 +50,7 @@ def _read(name: str, path: Path) -> Document | LeftOut:
         with opened(path) as stream:
             raw = stream.read()
     except DAMAGED:
-        return LeftOut(name, DAMAGED_FILE)
+        return LeftOut(name, damage(path))
     except OSError:
         return LeftOut(name, UNREADABLE)
     if b"\0" in raw:

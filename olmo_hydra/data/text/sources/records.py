@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.data.text.sources.plain import DAMAGED_FILE, checked
+from olmo_hydra.data.text.sources.plain import checked
 from olmo_hydra.data.text.sources.registry import NOT_UTF8, UNIT_BYTES, UNREADABLE, Document, LeftOut, Piece
-from olmo_hydra.data.text.sources.streams import COMPRESSED, DAMAGED, opened
+from olmo_hydra.data.text.sources.streams import COMPRESSED, DAMAGED, damage, opened
 
 BLOCK = 1 << 20
 NOT_JSON = "not a JSON object"
@@ -57,6 +57,7 @@ def of_records(
       RequestError: A file begins with records of which not one has a text there.
     """
     problem: tuple[int, str] | None = None
+    has_fields = False
     read = False
     for number, record in rows:
         if isinstance(record, LeftOut):
@@ -75,19 +76,20 @@ def of_records(
         if isinstance(found, LeftOut) and problem is None:
             has = f"; its fields: {', '.join(map(str, record))}" if isinstance(record, dict) else ""
             problem = number, found.reason + has
+            has_fields = isinstance(record, dict)
         yield found
     if begins and not read and problem is not None:
         raise RequestError(
             f"gives no text at all; record {problem[0]}: {problem[1]}",
-            key="text_field",
-            value=text_field,
+            key="text_field" if has_fields else "path",
+            value=text_field if has_fields else str(path),
             where=f"{path}:{problem[0]}",
             instead="the name of a field with text, and a file of one record a line",
         )
 
 
 def _rows(name: str, path: Path, first_line: int, start: int, end: int | None) -> Iterator[Row]:
-    number = first_line
+    number = first_line - 1
     try:
         with opened(path) as stream:
             if start:  # a compressed file has one piece
@@ -99,9 +101,9 @@ def _rows(name: str, path: Path, first_line: int, start: int, end: int | None) -
                 if end is not None and start >= end:
                     return
     except DAMAGED:
-        yield number + 1, LeftOut(f"{name}:{number + 1}", DAMAGED_FILE)
+        yield number + 1, LeftOut(f"{name}:{number + 1}", damage(path))
     except OSError:
-        yield number, LeftOut(f"{name}:{number}", UNREADABLE)
+        yield number + 1, LeftOut(f"{name}:{number + 1}", UNREADABLE)
 
 
 def _parsed(label: str, line: bytes) -> dict[str, Any] | LeftOut:

@@ -10,7 +10,7 @@ import zstandard
 
 # What reading a damaged file raises, at its start or further on; both formats tell when one is cut off.
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError)
-COMPRESSED = {".gz", ".zst"}
+COMPRESSED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # what a file begins with
 BLOCK = 1 << 20
 
 
@@ -21,6 +21,13 @@ def opened(path: Path) -> io.BufferedIOBase:
     if path.suffix == ".zst":
         return io.BufferedReader(_Frames(path), BLOCK)
     return path.open("rb")
+
+
+def damage(path: Path) -> str:
+    """Why reading a compressed file has raised one of `DAMAGED`."""
+    begins = COMPRESSED[path.suffix]
+    with path.open("rb") as file:
+        return "damaged" if file.read(len(begins)) == begins else f"not compressed, as {path.suffix} says"
 
 
 def ending(name: str) -> str:
