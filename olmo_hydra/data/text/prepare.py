@@ -194,8 +194,8 @@ def _alone_in(folder: Path, report: Report) -> Iterator[None]:
     # The system releases the lock of a process that dies, so that what it left behind is known to be abandoned.
     lock = folder / LOCK
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             if not lock.exists() and any(not OURS.fullmatch(path.name) for path in folder.iterdir()):
                 raise RequestError(
                     "is in the way: unfinished parts would lie there, and it holds something else",
@@ -203,7 +203,9 @@ def _alone_in(folder: Path, report: Report) -> Iterator[None]:
                     instead="another name for the corpus, or for that folder",
                 )
             opened = lock.open("w")
-        except FileNotFoundError:  # who held it has removed the folder
+        except (FileNotFoundError, FileExistsError):  # who held it has removed the folder
+            if folder.exists() and not folder.is_dir():
+                raise
             continue
         with opened:
             try:
