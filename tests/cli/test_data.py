@@ -14,7 +14,7 @@ from olmo_hydra.config.identity import digest, plain
 from olmo_hydra.data import opened
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
-from tests.data.test_audit import ShardsTwice
+from tests.data.audit.test_audit import ShardsTwice
 
 TEXT = Path(sysconfig.get_path("stdlib")) / "email"
 
