@@ -257,4 +257,6 @@ if __name__ == "__main__":
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 1, 2]\n22\n", "")
+    # Python's own tracker may say that it cleans up what was read ahead and not taken.
+    said = [line for line in done.stderr.splitlines() if "resource_tracker" not in line]
+    assert (done.returncode, done.stdout, said) == (0, "[0, 1, 2]\n22\n", [])
