@@ -13,8 +13,8 @@ from olmo_hydra.config.identity import digest
 from olmo_hydra.config.root import Config
 from olmo_hydra.config.suggest import choices
 from olmo_hydra.data.audit import trace
-from olmo_hydra.data.audit.trace import Piece
 from olmo_hydra.data.fingerprint import differences
+from olmo_hydra.data.instances.kinds import Span
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.data.report import Report
 from olmo_hydra.interop.model_node import model_config
@@ -163,21 +163,21 @@ def _documents(data: Data, instance: int, n_documents: int) -> dict[str, Any]:
     }
 
 
-def _described(data: Data, piece: Piece) -> dict[str, Any]:
+def _described(data: Data, piece: Span) -> dict[str, Any]:
     file = data.files[piece.file]
     names = trace.names_of(file)
     return {
         "file": file.name,
         "label": file.label,
         "offset": piece.start,
-        "tokens": piece.stop - piece.start,
+        "tokens": piece.length,
         "document": names.at(piece.start) if names else None,
     }
 
 
-def reads_of(run: Run, places: Sequence[Piece]) -> dict[str, Any]:
+def reads_of(run: Run, places: Sequence[Span]) -> dict[str, Any]:
     """Which instances hold tokens of some places, and which updates read them, in every epoch the run has begun."""
-    held = trace.holding(run.data.source, places)
+    held = [run.data.source.holding(place) for place in places]
     updates = updates_of(run, sorted({instance for instances in held for instance in instances}))
     return _found(run) | {
         "places": [
@@ -191,23 +191,21 @@ def reads_of_instance(run: Run, instance: int) -> dict[str, Any]:
     """As `reads_of`, of a whole instance."""
     n = len(run.data.source)
     require(0 <= instance < n, f"there are instances 0 to {n - 1:,}", key="--instance", value=instance)
-    spans = run.data.source.spans(instance)
-    updates = updates_of(run, [instance])[instance]
-    pieces = [Piece(file, start, start + length) for file, start, length in spans]
-    return _found(run) | {"places": [_described(run.data, piece) | {"instances": [updates]} for piece in pieces]}
+    spans, updates = run.data.source.spans(instance), updates_of(run, [instance])[instance]
+    return _found(run) | {"places": [_described(run.data, span) | {"instances": [updates]} for span in spans]}
 
 
 def updates_of(run: Run, instances: Sequence[int]) -> dict[int, dict[str, Any]]:
     """By instance: for each epoch the updates that read it. None in an epoch where it is in the tail."""
     found: dict[int, dict[str, Any]] = {i: {"instance": i, "epochs": []} for i in instances}
     for epoch in range(1, run.data.sampler.place(max(run.done, 1) - 1).epoch + 1):
-        for instance, batches in trace.batches_with(run.data.sampler, instances, epoch).items():
+        for instance, batches in trace.batches_with(run.data.batches, instances, epoch).items():
             updates = [{"step": n + 1, "state": _state(run, n + 1)} for n in batches]
             found[instance]["epochs"].append({"epoch": epoch, "updates": updates})
     return found
 
 
-def places_with(run: Run, text: str, file: str | None) -> tuple[list[Piece], bool]:
+def places_with(run: Run, text: str, file: str | None) -> tuple[list[Span], bool]:
     """Where a text stands, and whether that is all: the search ends after some places."""
     files = range(len(run.data.files)) if file is None else files_of(run, file)
     found = (place for number in files for place in trace.containing(run.data.files, number, text, run.data.tokenizer))
@@ -215,12 +213,12 @@ def places_with(run: Run, text: str, file: str | None) -> tuple[list[Piece], boo
     return places[:PLACES], len(places) <= PLACES
 
 
-def places_at(run: Run, file: str, offset: int) -> list[Piece]:
+def places_at(run: Run, file: str, offset: int) -> list[Span]:
     """A token of a file, as often as the file is listed. Raises RequestError where there is none."""
     files = files_of(run, file)
     n_tokens = run.data.files[files[0]].n_tokens
     require(0 <= offset < n_tokens, f"the file has tokens 0 to {n_tokens - 1}", key="--offset", value=offset)
-    return [Piece(number, offset, offset + 1) for number in files]
+    return [Span(number, offset, 1) for number in files]
 
 
 def files_of(run: Run, name: str) -> list[int]:

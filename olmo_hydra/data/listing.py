@@ -49,7 +49,7 @@ def list_files(cfg: DataConfig, cache: Path, report: Report) -> Listing:
     Raises:
       RequestError: A file is absent or is no token file, a mix or a pattern names none, ...
     """
-    raise NotImplementedError(type(cfg))
+    raise TypeError(f"no data is registered for {type(cfg).__name__}")
 
 
 @list_files.register

@@ -9,7 +9,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.order import Order
 
 
-class Place(NamedTuple):
+class Row(NamedTuple):
     """Where global batch `n` of a run (from 0) stands: its epoch (from 1) and its row there (from 0)."""
 
     epoch: int
@@ -37,10 +37,10 @@ class Sampler:
         self.order = Order(folder, n_instances, seed=seed, chunk=chunk)
         self.batches_per_epoch = n_instances // chunk * chunk // global_batch
 
-    def place(self, n: int) -> Place:
+    def place(self, n: int) -> Row:
         """Epoch and row of global batch `n`."""
         epoch, row = divmod(n, self.batches_per_epoch)
-        return Place(epoch + 1, row)
+        return Row(epoch + 1, row)
 
     def take(self, first: int, count: int, process: int = 0, processes: int = 1) -> np.ndarray:
         """What `process` reads of global batches `first`, `first + 1`, ...: uint32 of shape (count, B / processes).

@@ -12,21 +12,12 @@ import numpy as np
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.companion import ENDING, entries
 from olmo_hydra.data.files.token_file import TokenFile
-from olmo_hydra.data.instances.kinds import Source, Windows
-from olmo_hydra.data.instances.mixture import Mixture
-from olmo_hydra.data.sampler import Sampler
+from olmo_hydra.data.instances.kinds import Source, Span
+from olmo_hydra.data.loader import Batches
 from olmo_hydra.data.tokenizers.tokenizer import Tokenizer
 
 SEARCHED = 1 << 14  # tokens that are decoded together
 READ_TOGETHER = 1 << 22  # instances of an order that are looked at together
-
-
-class Piece(NamedTuple):
-    """Consecutive tokens `[start:stop]` of a file, by its number, that are of one document."""
-
-    file: int
-    start: int
-    stop: int
 
 
 class Names(NamedTuple):
@@ -42,7 +33,7 @@ class Names(NamedTuple):
         return self.names[i] if i >= 0 and token < self.ends[i] else None
 
 
-def pieces(source: Source, files: Sequence[TokenFile], instance: int, end: int) -> list[Piece]:
+def pieces(source: Source, files: Sequence[TokenFile], instance: int, end: int) -> list[Span]:
     """The documents of an instance, or what of them is in it, in order.
 
     Args:
@@ -55,11 +46,11 @@ def pieces(source: Source, files: Sequence[TokenFile], instance: int, end: int) 
     for file, start, length in source.spans(instance):
         ends = np.flatnonzero(files[file].read(start, start + length) == end) + 1
         bounds = sorted({0, *ends.tolist(), length})
-        found += [Piece(file, start + a, start + b) for a, b in pairwise(bounds)]
+        found += [Span(file, start + a, b - a) for a, b in pairwise(bounds)]
     return found
 
 
-def excerpt(piece: Piece, files: Sequence[TokenFile], tokenizer: Tokenizer, n_characters: int) -> str:
+def excerpt(piece: Span, files: Sequence[TokenFile], tokenizer: Tokenizer, n_characters: int) -> str:
     """The beginning of a piece's text, printable."""
     tokens = files[piece.file].read(piece.start, min(piece.stop, piece.start + 4 * n_characters))
     return printable(tokenizer.decode(tokens)[:n_characters])
@@ -87,7 +78,7 @@ def names_of(file: TokenFile) -> Names | None:
     return found
 
 
-def named(files: Sequence[TokenFile], name: str) -> list[Piece]:
+def named(files: Sequence[TokenFile], name: str) -> list[Span]:
     """The documents of a name. Raises RequestError if no file says what its documents are called."""
     indices = [names_of(file) for file in files]
     if not any(indices):
@@ -98,7 +89,7 @@ def named(files: Sequence[TokenFile], name: str) -> list[Piece]:
             instead="--find TEXT, or --file FILE --offset TOKEN",
         )
     return [
-        Piece(file, index.starts[i], index.ends[i])
+        Span(file, index.starts[i], index.ends[i] - index.starts[i])
         for file, index in enumerate(indices)
         if index is not None
         for i, one in enumerate(index.names)
@@ -106,7 +97,7 @@ def named(files: Sequence[TokenFile], name: str) -> list[Piece]:
     ]
 
 
-def containing(files: Sequence[TokenFile], file: int, text: str, tokenizer: Tokenizer) -> Iterator[Piece]:
+def containing(files: Sequence[TokenFile], file: int, text: str, tokenizer: Tokenizer) -> Iterator[Span]:
     """Where a file's documents have a text. They are decoded: it does not matter how the text was cut into tokens.
 
     Args:
@@ -126,7 +117,7 @@ def containing(files: Sequence[TokenFile], file: int, text: str, tokenizer: Toke
             if first >= SEARCHED:
                 break  # the next stretch has it too
             if not (tokens[first:last] == tokenizer.eos).any():
-                yield Piece(file, start + first, start + last)
+                yield Span(file, start + first, last - first)
             at = decoded.find(text, at + 1)
 
 
@@ -139,55 +130,14 @@ def _place(tokens: np.ndarray, at: int, text: str, tokenizer: Tokenizer) -> tupl
     return first, last + 1
 
 
-def holding(source: Source, places: Sequence[Piece]) -> list[list[int]]:
-    """For each place, the instances that hold any of its tokens, in order."""
-    if isinstance(source, Mixture):
-        return [_mixed_with(source, place) for place in places]
-    if isinstance(source, Windows):
-        return [_windows_with(source, place) for place in places]
-    found: list[set[int]] = [set() for _ in places]
-    wanted = {place.file for place in places}
-    for part in source.parts:
-        if not wanted.intersection(part.files):
-            continue
-        for instance in range(part.first, part.first + part.size):
-            for file, start, length in source.spans(instance):
-                for instances, place in zip(found, places, strict=True):
-                    if file == place.file and start < place.stop and place.start < start + length:
-                        instances.add(instance)
-    return [sorted(instances) for instances in found]
-
-
-def _mixed_with(source: Mixture, place: Piece) -> list[int]:
-    found = []
-    for number, one in enumerate(source.ingredients):
-        (held,) = holding(one.source, [place._replace(file=place.file - one.first_file)])
-        found += source.copies(number, held) if held else []
-    return found
-
-
-def _windows_with(source: Windows, place: Piece) -> list[int]:
-    def start(instance: int) -> int:
-        return source.spans(instance)[0].start
-
-    found = []
-    for part in source.parts:
-        if part.files == (place.file,) and part.size:
-            windows = range(part.first, part.first + part.size)
-            first = max(bisect_right(windows, place.start, key=start) - 1, 0)
-            touched = windows[first : bisect_left(windows, place.stop, key=start)]
-            found += [i for i in touched if start(i) + source.spans(i)[0].length > place.start]
-    return found
-
-
-def batches_with(sampler: Sampler, instances: Sequence[int], epoch: int) -> dict[int, list[int]]:
+def batches_with(batches: Batches, instances: Sequence[int], epoch: int) -> dict[int, list[int]]:
     """Of each instance the numbers of the global batches (from 0) of an epoch that hold it; none of what is in none."""
     wanted = np.unique(np.array(instances, np.uint32))
     found: dict[int, list[int]] = {int(i): [] for i in wanted}
-    first = (epoch - 1) * sampler.batches_per_epoch
-    count = max(1, READ_TOGETHER // sampler.global_batch)
-    for row in range(0, sampler.batches_per_epoch, count):
-        block = sampler.take(first + row, min(count, sampler.batches_per_epoch - row))
+    per_epoch = batches.sampler.batches_per_epoch
+    first, count = (epoch - 1) * per_epoch, max(1, READ_TOGETHER // batches.sampler.global_batch)
+    for row in range(0, per_epoch, count):
+        block = batches.instances(first + row, min(count, per_epoch - row))
         for at, column in np.argwhere(np.isin(block, wanted)).tolist():
             found[int(block[at, column])].append(first + row + at)
     return found

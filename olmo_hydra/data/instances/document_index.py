@@ -103,6 +103,13 @@ class Index:
         _, _, bounds, documents_N = _mapped(self.file)
         return documents_N[bounds[instance] : bounds[instance + 1]].tolist()
 
+    def holding(self, file: int, start: int, length: int) -> list[int]:
+        """The instances with documents that have any of `length` tokens of a file, from `start` on."""
+        _, _, bounds, documents_N = _mapped(self.file)
+        begins_N, lengths_N = documents_N["start"].astype(np.int64), documents_N["length"].astype(np.int64)
+        touched_N = (documents_N["file"] == file) & (begins_N < start + length) & (begins_N + lengths_N > start)
+        return np.unique(np.searchsorted(bounds, np.flatnonzero(touched_N), side="right") - 1).tolist()
+
 
 def _group(
     files: Sequence[TokenFile], group: Sequence[int], seq_len: int, end: int, how: How

@@ -18,6 +18,11 @@ class Span(NamedTuple):
     start: int
     length: int
 
+    @property
+    def stop(self) -> int:
+        """The token after the last."""
+        return self.start + self.length
+
 
 @dataclass(frozen=True)
 class Part:
@@ -43,6 +48,10 @@ class Source(Protocol):
 
     def spans(self, i: int) -> list[Span]:
         """The pieces of instance `i`, in order."""
+        ...
+
+    def holding(self, span: Span) -> list[int]:
+        """The instances that hold any token of `span`, in order."""
         ...
 
 
@@ -73,6 +82,11 @@ class Windows:
         file = bisect_right(self._starts, i) - 1
         return [Span(file, (i - self._starts[file]) * self._seq_len, self._seq_len)]
 
+    def holding(self, span: Span) -> list[int]:
+        first, size = self._starts[span.file], self.parts[span.file].size
+        windows = range(span.start // self._seq_len, min((span.stop - 1) // self._seq_len + 1, size))
+        return [first + window for window in windows]
+
 
 class _Documents:
     """Instances of whole documents, found once and kept in a file.
@@ -101,6 +115,9 @@ class _Documents:
 
     def spans(self, i: int) -> list[Span]:
         return [Span(*document) for document in self._index.documents(i)]
+
+    def holding(self, span: Span) -> list[int]:
+        return self._index.holding(*span)
 
 
 class Packed(_Documents):

@@ -66,7 +66,7 @@ class Mixture:
         chunk: int = 1,
         tokens: int | None = None,
     ):
-        self.ingredients = list(ingredients)
+        self._ingredients = list(ingredients)
         available = [len(one.source) // chunk for one in ingredients]
         sizes = sample_sizes(ingredients, available, chunk * seq_len, tokens)
         self.sizes = [size * chunk for size in sizes]  # instances of each ingredient
@@ -85,11 +85,19 @@ class Mixture:
 
     def spans(self, i: int) -> list[Span]:
         number = bisect_right(self._starts, i) - 1
-        one, order = self.ingredients[number], self._orders[number]
+        one, order = self._ingredients[number], self._orders[number]
         (sampled,) = order.read(UNSHUFFLED, (i - self._starts[number]) % order.length, 1).tolist()
         return [Span(one.first_file + span.file, span.start, span.length) for span in one.source.spans(sampled)]
 
-    def copies(self, ingredient: int, instances: Sequence[int]) -> list[int]:
+    def holding(self, span: Span) -> list[int]:
+        found = []
+        for number, (one, part) in enumerate(zip(self._ingredients, self.parts, strict=True)):
+            if span.file in part.files:
+                held = one.source.holding(span._replace(file=span.file - one.first_file))
+                found += self._copies(number, held) if held else []
+        return found
+
+    def _copies(self, ingredient: int, instances: Sequence[int]) -> list[int]:
         """The numbers here of instances of an ingredient, given by number: as many of each as the mixture holds."""
         order, size, first = self._orders[ingredient], self.sizes[ingredient], self._starts[ingredient]
         once = min(size, order.length)
@@ -99,7 +107,7 @@ class Mixture:
 
     def _text(self, number: int, seq_len: int) -> tuple[int, int]:
         """Tokens that an ingredient's instances hold here, repeats included, and tokens of those that are not in."""
-        source, order, size = self.ingredients[number].source, self._orders[number], self.sizes[number]
+        source, order, size = self._ingredients[number].source, self._orders[number], self.sizes[number]
         order.make(UNSHUFFLED)
         if source.padding == 0:
             return size * seq_len, max(len(source) - size, 0) * seq_len

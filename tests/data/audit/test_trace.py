@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.audit import trace
-from olmo_hydra.data.audit.trace import Piece
-from olmo_hydra.data.instances.kinds import Packed, Windows
+from olmo_hydra.data.instances.kinds import Packed, Padded, Span, Windows
 from olmo_hydra.data.instances.mixture import Ingredient, Mixture
-from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.data.tokenizers.tokenizer import ByteTokenizer
 from tests.data.token_files import END, batches_of, files_of, write
 
@@ -27,14 +25,14 @@ def test_the_documents_of_an_instance(tmp_path):
     text = tokens_of("abc", "", "defghij")  # a b c E E d e f g h i j E
     batches = batches_of([write(tmp_path / "0.npy", text)], seq_len=6, global_batch=1, seed=0, folder=tmp_path)
     found = [trace.pieces(batches.source, batches.files, i, END) for i in range(2)]
-    assert found == [[Piece(0, 0, 4), Piece(0, 4, 5), Piece(0, 5, 6)], [Piece(0, 6, 12)]]
+    assert found == [[Span(0, 0, 4), Span(0, 4, 1), Span(0, 5, 1)], [Span(0, 6, 6)]]
     assert [trace.excerpt(piece, batches.files, BYTES, 3) for piece in found[0]] == ["abc", "", "d"]
 
 
 def test_an_excerpt_is_one_line(tmp_path):
     text = 'a\n\t\x1b[31m\u2028"ü\u202e' * 100
     files = files_of([write(tmp_path / "0.npy", tokens_of(text))])
-    shown = trace.excerpt(Piece(0, 0, files[0].n_tokens), files, BYTES, 14)
+    shown = trace.excerpt(Span(0, 0, files[0].n_tokens), files, BYTES, 14)
     assert shown == 'a\\n\\t\\x1b[31m\\u2028"ü\\u202ea\\n' and shown.isprintable()
 
 
@@ -45,7 +43,7 @@ def test_names(tmp_path):
     names = trace.names_of(files[0])
     assert [names.at(i) for i in (0, 3, 4, 6, 7)] == ["a,\nb", "a,\nb", "two", "two", None]
     assert trace.names_of(files[1]) is None
-    assert trace.named(files, "two") == [Piece(0, 4, 7)] and trace.named(files, "three") == []
+    assert trace.named(files, "two") == [Span(0, 4, 3)] and trace.named(files, "three") == []
     with pytest.raises(RequestError, match="no token file has an index"):
         trace.named(files[1:], "two")
 
@@ -68,7 +66,7 @@ def test_every_place_of_a_text_is_found(tmp_path_factory, data):
     for document in documents:
         raw, wanted = document.encode(), text.encode()
         starts = [i for i in range(len(raw)) if raw.startswith(wanted, i)]
-        expected += [Piece(0, first + i, first + i + len(wanted)) for i in starts]
+        expected += [Span(0, first + i, len(wanted)) for i in starts]
         first += len(raw) + 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace, "SEARCHED", searched)
@@ -83,13 +81,17 @@ def packed(files, folder):
     return Packed(files, 8, 2, END, folder)
 
 
+def padded(files, folder):
+    return Padded(files, 8, END, folder)
+
+
 def mixture(files, folder):
     """With about half of the first file, and the others several times."""
     web, code = Ingredient("web", Windows(files[:1], 8), 0, 0.3), Ingredient("code", Windows(files[1:], 8), 1, 0.7, 2.6)
     return Mixture([web, code], seq_len=8, seed=3, folder=folder)
 
 
-@pytest.mark.parametrize("source_of", [windows, packed, mixture])
+@pytest.mark.parametrize("source_of", [windows, packed, padded, mixture])
 def test_what_holds_a_place(tmp_path, source_of):
     rng = np.random.default_rng(0)
     sizes = ((0, 100, 7, 40), (60, 1, 30), (5,))
@@ -101,7 +103,7 @@ def test_what_holds_a_place(tmp_path, source_of):
     for number, file in enumerate(files):
         for _ in range(20):
             start = int(rng.integers(0, file.n_tokens))
-            places.append(Piece(number, start, min(start + int(rng.integers(1, 20)), file.n_tokens)))
+            places.append(Span(number, start, min(int(rng.integers(1, 20)), file.n_tokens - start)))
     expected = [
         [
             i
@@ -114,15 +116,17 @@ def test_what_holds_a_place(tmp_path, source_of):
         ]
         for place in places
     ]
-    assert trace.holding(source, places) == expected and any(expected)
+    assert [source.holding(place) for place in places] == expected and any(expected)
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_the_batches_that_hold_an_instance(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(trace, "READ_TOGETHER", 50)
-    sampler = Sampler(100, 7, seed=3, chunk=chunk, folder=tmp_path)
+    path = write(tmp_path / "t.npy", np.zeros(200))
+    batches = batches_of([path], seq_len=2, global_batch=7, seed=3, chunk=chunk, folder=tmp_path)
+    sampler = batches.sampler
     for epoch in (1, 2):
-        found = trace.batches_with(sampler, range(100), epoch)
+        found = trace.batches_with(batches, range(100), epoch)
         per_epoch = sampler.batches_per_epoch
         for i in range(100):
             numbers = range((epoch - 1) * per_epoch, epoch * per_epoch)
