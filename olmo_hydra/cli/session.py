@@ -33,6 +33,8 @@ from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.tracker import Tracker, open_tracker
 from olmo_hydra.train import loop
 from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.clock import Clock
+from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, make_program, stream
 from olmo_hydra.train.step import make_step
@@ -52,6 +54,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
       RunFailed: The training went wrong.
       Interrupted: It was asked to stop, and has saved its state.
     """
+    clock = Clock()
     found = devices.acquire(config.hardware, shlex.join(overrides))
     cache = Path(config.run.root).absolute() / "cache"
     jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
@@ -96,7 +99,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         if not heldout:
             progress.note("no text is held out: nothing will be evaluated (data.heldout_mix names text to evaluate)")
         with _ended(run_dir, tracker, progress) as ended:
-            parts = loop.Parts(
+            parts = Parts(
                 config=config,
                 mesh=mesh,
                 step=make_step(program),
@@ -108,6 +111,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
                 tracker=tracker,
                 evaluate=_evaluation(config, data, heldout, program, mesh, tracker, progress),
                 stop=stop,
+                clock=clock,
             )
             assert config.train.steps is not None
             progress.start(config.train.steps, done)

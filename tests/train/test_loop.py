@@ -17,8 +17,9 @@ from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.optim import schedules
-from olmo_hydra.train import loop, timer
+from olmo_hydra.train import clock, loop
 from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, State
 from olmo_hydra.train.step import Step, make_step
@@ -144,7 +145,7 @@ def trained(
         reading = Reading(config, data_of(10**6), found.mesh, {})
         if done:
             assert reading.restore(checkpoints, done, accept_changed=False) is None
-        parts = loop.Parts(
+        parts = Parts(
             config=config,
             mesh=found.mesh,
             step=made.step,
@@ -156,6 +157,7 @@ def trained(
             tracker=history,
             evaluate=evaluate,
             stop=stop or StopRequest(),
+            clock=clock.Clock(),
         )
         ended = loop.run(parts, state, done)
         assert (checkpoints.latest() or 0) == (history.steps("save") or [done])[-1]
@@ -203,34 +205,36 @@ def test_what_a_row_says(unbroken: History) -> None:
 
 
 def test_the_clock_leaves_out_compiling_and_pauses(made, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=0.0)
+    time = SimpleNamespace(now=0.0)
 
     def perf_counter() -> float:
-        clock.now += 1e-6
-        return clock.now
+        time.now += 1e-6
+        return time.now
 
     def during(what: str, step: int) -> None:
-        clock.now += 1.0 if what == "step" else 1000.0
+        time.now += 1.0 if what == "step" else 1000.0
 
-    monkeypatch.setattr(timer, "time", SimpleNamespace(perf_counter=perf_counter))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=perf_counter))
     _, history = trained(made, tmp_path, "tracking.log_every=4", during=during)
     steps = np.diff([0, *(timing["step"] for timing in history.timings)])
     seconds = [timing["seconds"] for timing in history.timings]
     assert np.dot(steps, seconds) == pytest.approx(STEPS, abs=0.01)
 
 
-def test_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=5.0)
-    monkeypatch.setattr(timer, "time", SimpleNamespace(perf_counter=lambda: clock.now))
-    watch = timer.Timer()
-    clock.now += 2
-    with pytest.raises(RuntimeError), watch.paused():
-        clock.now += 100
+def test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = SimpleNamespace(now=5.0)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: time.now))
+    watch = clock.Clock()
+    time.now += 2
+    with pytest.raises(RuntimeError), watch.spent("save"):
+        time.now += 100
         raise RuntimeError
-    clock.now += 1
+    time.now += 1
     assert watch.lap() == 3
-    clock.now += 4
+    with watch.spent("data"):
+        time.now += 4
     assert watch.lap() == 4
+    assert watch.totals == {"data": 4, "compile": 0, "eval": 0, "save": 100}
 
 
 def test_rows_every_so_often_and_the_first_and_last(made, unbroken: History, tmp_path) -> None:

@@ -25,6 +25,8 @@ from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import make_mesh, replicated
 from olmo_hydra.train import loop
 from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.clock import Clock
+from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.stop import StopRequest
 from tests.train.tiny import TINY
@@ -88,10 +90,10 @@ class Ran:
             if done:
                 self.changed = reading.restore(checkpoints, done, accept_changed=config.checkpoint.accept_changed_data)
             batches = data.batches.iterate(done, **iterate)
-            parts = loop.Parts(
+            parts = Parts(
                 config=config, mesh=mesh, step=step, schedule=lambda n: 1.0, batches=self._watched(batches),
                 reading=reading, checkpoints=checkpoints, meta={}, tracker=self, evaluate=lambda *_: None,
-                stop=StopRequest(),
+                stop=StopRequest(), clock=Clock(),
             )  # fmt: skip
             self.done = loop.run(parts, state, done)
             batches.close()

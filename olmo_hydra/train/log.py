@@ -1,0 +1,80 @@
+"""Rows of a run's metrics, and when they say that it has to stop."""
+
+import math
+from typing import Any
+
+import jax
+
+from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.data.loader import Batch
+from olmo_hydra.hardware.flops import mfu
+from olmo_hydra.train.ledger import Found, examples
+from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.step import Metrics
+
+
+class Log:
+    """Rows of metrics, written one step late."""
+
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        self._pending: tuple[int, Metrics, Found, Batch] | None = None
+        self._steps_in_lap = 0
+
+    def later(self, step: int, metrics: Metrics, found: Found, batch: Batch) -> None:
+        """Takes the metrics of a step that may still be running, and writes those of the step before."""
+        self.catch_up()
+        self._pending = (step, metrics, found, batch)
+
+    def catch_up(self) -> None:
+        """Waits for the pending metrics and writes them."""
+        if self._pending is None:
+            return
+        step, *on_device, batch = self._pending
+        self._pending = None
+        metrics, found = jax.device_get(on_device)
+        values = {name: value.item() for name, value in metrics.items()} | self._of_data(step, found, batch)
+        self._steps_in_lap += 1
+        wrong = self._wrong(step, values, batch)
+        config = self._parts.config
+        if wrong is None and step % config.tracking.log_every and step not in (1, config.train.steps):
+            return
+        per_step = config.train.global_batch * config.data.seq_len
+        self._parts.tracker.metrics({"step": step, "tokens": step * per_step, **values})
+        seconds, self._steps_in_lap, steps = self._parts.clock.lap(), 0, self._steps_in_lap
+        rate = steps * per_step / seconds
+        hardware = config.hardware
+        use = mfu(config.model, config.data.seq_len, rate, hardware.devices, hardware.peak_tflops)
+        self._parts.tracker.throughput(
+            {"step": step, "seconds": seconds / steps, "tokens_per_second": rate, "mfu": use}
+        )
+
+        if wrong is not None:
+            raise RunFailed(wrong)
+
+    def _of_data(self, step: int, found: Found, batch: Batch) -> dict[str, Any]:
+        """What the ledger says; of the first repeats of an epoch, a warning."""
+        ledger = self._parts.reading.ledger
+        is_first = found.repeated and not (ledger.totals.epoch == batch.epoch and ledger.totals.repeated)
+        row = ledger.count(batch.epoch, self._parts.config.train.global_batch, found)
+        if is_first:
+            repeated, again = int(found.repeated), examples(found)
+            text = f"update {step} read {repeated} instances that epoch {batch.epoch} had read before: {again} ..."
+            fields = {"step": step, "epoch": batch.epoch, "repeated": repeated, "examples": again}
+            self._parts.tracker.warning(text, "data_repeated", **fields)
+        return row
+
+    def _wrong(self, step: int, values: dict[str, Any], batch: Batch) -> str | None:
+        """Why the run has to stop: an update that is not finite was made, or too many in a row were skipped."""
+        skipped = values.get("skipped", 0)
+        if skipped:
+            self._parts.tracker.event("skipped", step=step, loss=values["loss"], grad_norm=values["grad_norm"])
+        finite = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])
+        where = f"at step {step} (loss {values['loss']}, gradient norm {values['grad_norm']}, "
+        where += f"instances {batch.instances_B[:8].tolist()} ...)"
+        if not finite and not skipped:
+            return f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates"
+        limit = self._parts.config.optim.skip_limit
+        if limit is not None and values["consecutive_skips"] >= limit:
+            return f"{limit} updates in a row were skipped, the last {where}"
+        return None

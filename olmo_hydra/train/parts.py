@@ -1,0 +1,44 @@
+"""What the training loop is assembled from."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jax.sharding import Mesh
+
+from olmo_hydra.config.root import Config
+from olmo_hydra.data.loader import Batch
+from olmo_hydra.train.checkpoint import Checkpoints, Meta
+from olmo_hydra.train.clock import Clock
+from olmo_hydra.train.reading import Reading
+from olmo_hydra.train.state import State
+from olmo_hydra.train.step import Step
+from olmo_hydra.train.stop import StopRequest
+
+
+class Tracker(Protocol):
+    """What the loop tells the record."""
+
+    def metrics(self, row: dict[str, Any]) -> None: ...
+    def throughput(self, row: dict[str, Any]) -> None: ...
+    def event(self, kind: str, **fields: Any) -> None: ...
+    def warning(self, text: str, kind: str, **fields: Any) -> None: ...
+    def sync(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop is assembled from."""
+
+    config: Config
+    mesh: Mesh
+    step: Step
+    schedule: Callable[[int], float]
+    batches: Iterator[Batch]
+    reading: Reading
+    checkpoints: Checkpoints
+    meta: Meta
+    tracker: Tracker
+    evaluate: Callable[[int, State], None]
+    stop: StopRequest
+    clock: Clock
