@@ -37,12 +37,17 @@ class RequestError(Exception):
         subject = ""
         if self.key is not None:
             subject = f"{self.key}={show(self.value)}: " if self.has_value else f"{self.key}: "
-        lines = [f"error: {subject}{self.problem}"]
+        text = f"error: {printable(subject)}{self.problem}"
         if self.where:
-            lines.append(f"  where:   {self.where}")
+            text += f"\n  where:   {printable(self.where)}"
         if self.instead:
-            lines.append(f"  instead: {self.instead}")
-        return "\n".join(lines)
+            text += f"\n  instead: {self.instead}"
+        return "\n".join(map(printable, text.split("\n")))
+
+
+def printable(text: str) -> str:
+    """A text on one line, its control characters escaped: it may come from anywhere, and goes to a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def show(value: Any) -> str:
@@ -64,4 +69,13 @@ def require(condition: bool, problem: str, *, key: str, value: Any, instead: str
 
 
 class RunFailed(Exception):
-    """The work failed for a reason that a traceback would not explain (a loss that is not finite). Exit status 1."""
+    """The work failed for a reason that a traceback would not explain (a loss that is not finite). Exit status 1.
+
+    Args:
+      message: What failed, and what to do.
+      fields: What the event `failed` says beside it.
+    """
+
+    def __init__(self, message: str, **fields: Any):
+        super().__init__(message)
+        self.fields = fields

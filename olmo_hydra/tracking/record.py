@@ -4,17 +4,20 @@ import json
 import math
 import os
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from olmo_hydra.tracking.files import replace
-from olmo_hydra.tracking.run_dir import RunDir, whole_lines
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.files import open_to_append, replace, writing
+from olmo_hydra.tracking.rows import whole_lines
+from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
 
 
 class Record:
-    """Appends rows to `metrics.jsonl`, `throughput.jsonl`, `evals.jsonl` and events to `events.jsonl`.
+    """Appends rows to `metrics.jsonl`, `throughput.jsonl`, `evals.jsonl`, `time.jsonl` and events to `events.jsonl`.
 
     A row is one line, handed to the system in one write, so that only the last line of a killed run can be torn.
     Call `rewind` once before the first row.
@@ -22,14 +25,14 @@ class Record:
 
     def __init__(self, run_dir: RunDir):
         self._cut = (run_dir.metrics, run_dir.throughput, run_dir.evals)
-        self._paths = (*self._cut, run_dir.events)
-        self._files: dict[Path, BinaryIO] = {}
+        self._paths = (*self._cut, run_dir.time, run_dir.events)
+        self._files: dict[Path, FileIO] = {}
         self._run_dir = run_dir
 
     def rewind(self, step: int | None) -> None:
         """Drops rows past the restored checkpoint `step` (None: no checkpoint, all rows) and torn tails.
 
-        Bytes of the rows that stay do not change. Events are history: only their torn tail goes.
+        Bytes of the rows that stay do not change. Events and times are history: only their torn tail goes.
 
         Raises:
           RequestError: A file is damaged before its last line.
@@ -56,22 +59,50 @@ class Record:
         """Appends a row of one (step, suite). Returns it as it was written."""
         return self._append(self._run_dir.evals, {"step": row["step"], "suite": row["suite"], **row})
 
+    def time(self, row: Row) -> Row:
+        """Appends what the time of a start went into until now. Returns it as it was written."""
+        return self._append(self._run_dir.time, row)
+
     def event(self, kind: str, **fields: Any) -> Row:
         """Appends what happened, with the time in UTC. Returns it as it was written."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         return self._append(self._run_dir.events, {"time": now, "event": kind, **fields})
 
     def sync(self) -> None:
-        """Forces all rows to disk. Called before a checkpoint, so that no checkpoint is ahead of its rows."""
-        for file in self._files.values():
-            os.fsync(file.fileno())
+        """Forces all rows to disk. Called before a checkpoint, so that no checkpoint is ahead of its rows.
+
+        Raises:
+          RequestError: A file cannot be written.
+        """
+        for path, file in self._files.items():
+            _size_of(file, path)
+            with writing(path):
+                os.fsync(file.fileno())
 
     def _append(self, path: Path, row: Row) -> Row:
         row = _finite(row)
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
         if path not in self._files:
-            self._files[path] = path.open("ab", buffering=0)
-        self._files[path].write(json.dumps(row, allow_nan=False).encode() + b"\n")
+            self._files[path] = open_to_append(path)
+        file = self._files[path]
+        end = _size_of(file, path)
+        with writing(path):
+            try:
+                written = file.write(line)
+                while written < len(line):  # the disk took a part: the next attempt says why
+                    written += file.write(line[written:])
+            except OSError:
+                file.truncate(end)  # or a later row would follow a half one
+                raise
         return row
+
+
+def _size_of(file: FileIO, path: Path) -> int:
+    """Bytes of an open file. Raises RequestError where it has no name any more: what is written to it is lost."""
+    status = os.fstat(file.fileno())
+    if status.st_nlink == 0:
+        raise RequestError("was removed while the run wrote it", where=str(path), instead="a copy of the run directory")
+    return status.st_size
 
 
 def _finite(value: Any) -> Any:

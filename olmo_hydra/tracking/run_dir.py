@@ -1,7 +1,6 @@
 """The run directory: where everything about one run lives, who may write it, and how its rows are read."""
 
 import fcntl
-import json
 import os
 import socket
 import time
@@ -10,16 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.errors import RequestError, printable
+from olmo_hydra.tracking.files import make_folder, open_lock, open_to_read, refuse_foreign_link, writing
+from olmo_hydra.tracking.rows import whole_lines
 
-Kind = Literal["metrics", "throughput", "evals", "events"]
-State = Literal["Not started", "Running", "Finished", "Paused", "Interrupted", "Failed", "Killed", "Weights"]
+Kind = Literal["metrics", "throughput", "evals", "time", "events"]
+State = Literal[
+    "Not started", "Running", "Finished", "Paused", "Interrupted", "Preempted", "Failed", "Killed", "Weights"
+]
+
+MAX_WRITER = 300  # bytes of what a lock says of its holder
 
 # Events after which nothing follows until the next start, and the state they leave a run in.
 _ENDED: dict[str, State] = {
     "finished": "Finished",
     "paused": "Paused",
     "interrupted": "Interrupted",
+    "preempted": "Preempted",
     "failed": "Failed",
     "imported": "Weights",  # it holds weights from elsewhere, and has never trained
 }
@@ -39,6 +45,7 @@ class RunDir:
         self.metrics = self.path / "metrics.jsonl"
         self.throughput = self.path / "throughput.jsonl"
         self.evals = self.path / "evals.jsonl"
+        self.time = self.path / "time.jsonl"
         self.events = self.path / "events.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.wandb = self.path / "wandb"
@@ -49,7 +56,7 @@ class RunDir:
         """The rows of one file, oldest first, without a torn last line; none when the file is not there.
 
         Raises:
-          RequestError: A line before the last is not a row: the file was damaged, not merely cut off.
+          RequestError: The file was damaged, not merely cut off; or is not what a run writes (see `whole_lines`).
         """
         return [row for _, row in whole_lines(self.path / f"{kind}.jsonl")]
 
@@ -80,10 +87,12 @@ class RunDir:
         The kernel releases the lock when the process ends, however it ends. The folder is created if need be.
 
         Raises:
-          RequestError: Another process is writing the run.
+          RequestError: Another process is writing the run; or the folder, or one in it, is a link of somebody else.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self._lock, "a+") as file:
+        make_folder(self.path)
+        for folder in (self.path, self.checkpoints, self.wandb, self.logs):
+            refuse_foreign_link(folder)
+        with open_lock(self._lock) as file:
             for _ in range(5):  # `writer` of a reader may hold the lock for an instant
                 if held := _flock(file.fileno(), fcntl.LOCK_EX):
                     break
@@ -94,17 +103,20 @@ class RunDir:
                     where=str(self.path),
                     instead="wait for that process or stop it; run.tag=NAME starts another run of the same config",
                 )
-            file.truncate(0)
-            file.write(f"pid {os.getpid()} on host {socket.gethostname()}")
-            file.flush()
+            with writing(self._lock):
+                file.truncate(0)
+                file.write(f"pid {os.getpid()} on host {socket.gethostname()}".encode())
             yield
 
     def writer(self) -> str | None:
         """The process that holds the lock (`pid 12 on host tpu-3`), or None when nobody is writing the run."""
-        if not self._lock.exists():
+        file = open_to_read(self._lock)
+        if file is None:
             return None
-        with open(self._lock) as file:
-            return None if _flock(file.fileno(), fcntl.LOCK_SH) else file.read() or "another process"
+        with file:
+            if _flock(file.fileno(), fcntl.LOCK_SH):
+                return None
+            return printable(file.read(MAX_WRITER).decode(errors="replace")) or "another process"
 
     @property
     def _lock(self) -> Path:
@@ -118,32 +130,3 @@ def _flock(descriptor: int, operation: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def whole_lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
-    """The lines of a jsonl file as bytes (newline included) beside their rows, without a torn last line.
-
-    Torn is what a killed writer leaves: bytes after the last newline, or a last line that is not JSON (a file system
-    may keep a length whose content never reached the disk).
-
-    Raises:
-      RequestError: A line before the last is not a JSON object. Names file and line.
-    """
-    if not path.exists():
-        return []
-    *lines, tail = path.read_bytes().split(b"\n")
-    whole = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict):
-            whole.append((line + b"\n", row))
-        elif number < len(lines) or tail:
-            raise RequestError(
-                f"line {number} is not a JSON object: the file is damaged",
-                where=f"{path}:{number}",
-                instead="a copy of the file, or the file without that line",
-            )
-    return whole

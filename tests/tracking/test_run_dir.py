@@ -30,9 +30,9 @@ def test_a_torn_last_line_is_no_row(run_dir, tail):
     "content", [b'{"step": 1}\n{"st\n{"step": 3}\n', b'{"step": 1}\n{"st\n{"step"', b"{}\n[]\n{}\n"]
 )
 def test_damage_before_the_last_line_is_an_error_with_file_and_line(run_dir, content):
-    run_dir.evals.write_bytes(content)
-    with pytest.raises(RequestError, match=r"evals\.jsonl:2"):
-        run_dir.rows("evals")
+    run_dir.time.write_bytes(content)
+    with pytest.raises(RequestError, match=r"time\.jsonl:2"):
+        run_dir.rows("time")
 
 
 def test_finished_is_an_event(run_dir):
@@ -49,6 +49,7 @@ def test_finished_is_an_event(run_dir):
         ("started checkpoint", "Killed", "Running"),
         ("started paused wandb_unavailable", "Paused", "Paused"),
         ("started interrupted", "Interrupted", "Interrupted"),
+        ("started preempted", "Preempted", "Preempted"),
         ("started failed", "Failed", "Failed"),
         ("started failed resumed", "Killed", "Running"),
         ("started paused resumed finished", "Finished", "Finished"),
