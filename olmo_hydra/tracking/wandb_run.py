@@ -1,23 +1,21 @@
-"""The run in Weights & Biases: the same rows once more, and never a reason to stop training.
-
-`import wandb` takes seconds, so it happens inside functions. What the client does offline, without a key and without
-its server was measured; see the notes at each rule.
-"""
+"""The run in Weights & Biases: the same rows once more, and never a reason to stop training or to hold it up."""
 
 import os
-import secrets
 import shutil
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
-
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.operations import WandbMode
 from olmo_hydra.config.root import Config
-from olmo_hydra.tracking.files import replace
-from olmo_hydra.tracking.run_dir import RunDir
-
-Row = dict[str, Any]
+from olmo_hydra.tracking import wandb_client
+from olmo_hydra.tracking.run_dir import Kind, RunDir
+from olmo_hydra.tracking.wandb_calls import Calls, end_service
+from olmo_hydra.tracking.wandb_client import one_line
+from olmo_hydra.tracking.wandb_rows import STEP, Row, finite, history, named
 
 # Values of WANDB_MODE, as the client reads them (`dryrun` and `run` are its old names).
 _ENVIRONMENT = {
@@ -29,57 +27,105 @@ _ENVIRONMENT = {
     "disabled": WandbMode.disabled,
 }
 
+OWN_WORK = 15.0  # seconds that importing and starting the client may take besides waiting for the server
+MAX_WAITING = 10_000  # rows that may wait for the client
+
+
+class Opened(NamedTuple):
+    """What the client made of a start."""
+
+    run: Any
+    where: str  # page when online, folder inside the run directory when offline
+    last: int = -1  # step that W&B has
+    lacking: Sequence[Row] = ()  # what the record holds and W&B lacks: of starts without it, or on the way at a kill
+
 
 class WandbRun:
-    """One W&B run of one process start; build it with `start`.
+    """One W&B run of one process start; build it with `start`. None of its methods but `finish` ever waits.
 
-    Every row carries `train/step`, the x axis of all charts: after a restart W&B's own `_step` is no longer the
-    training step. A failed `log` is told to `unavailable` once, and nothing more is logged.
+    A step is one row, handed over when the next step begins: a step of which a part was sent would stay so, as W&B
+    takes each once. The first failure is told to `unavailable`, and nothing more is logged.
     """
 
-    def __init__(self, run: Any, unavailable: Callable[[str], None], where: str | None = None, already_there: int = -1):
-        self.where = where  # page when online, folder inside the run directory when offline, None without W&B
-        self._run = run
-        self._unavailable = unavailable
-        self._already_there = already_there  # a resumed run repeats steps, number for number, that W&B has
-        self._log_failed = False
+    def __init__(
+        self,
+        run_dir: RunDir,
+        unavailable: Callable[[str], None],
+        opened: Opened | None = None,
+        calls: Calls | None = None,
+        finish_timeout: float = 60.0,
+    ):
+        self.where = None if opened is None else opened.where
+        self._run_dir, self._unavailable = run_dir, unavailable
+        self._opened, self._calls, self._finish_timeout = opened, calls or Calls(), finish_timeout
+        self._step: Row = {}  # rows of the step that is under way
+        self._sent: deque[Future[None]] = deque()
+        self._failed = False
+        if opened is not None and opened.lacking:
+            self._sent.append(self._calls.submit(partial(_log_all, opened)))
 
     def metrics(self, row: Row) -> None:
-        """Logs `train/<name>` for every number of the row, and as it is what has a group (`data/epoch`)."""
-        self._log(row["step"], {name if "/" in name else f"train/{name}": value for name, value in row.items()})
+        """Takes a row of metrics.jsonl."""
+        self._take("metrics", row)
 
     def throughput(self, row: Row) -> None:
-        """Logs `perf/<name>`."""
-        self._log(row["step"], {f"perf/{name}": value for name, value in row.items() if name != "step"})
+        """Takes a row of throughput.jsonl."""
+        self._take("throughput", row)
 
     def evaluation(self, row: Row) -> None:
-        """Logs `eval/bits_per_byte` and `eval/<domain>/bits_per_byte`; a baseline under its suite's name.
-
-        Generated samples stay in the run directory: as a W&B table they would be an artifact.
-        """
-        if row["suite"] == "samples":
-            return
-        suite = "eval" if row["suite"] == "heldout" else row["suite"]
-        domains = {f"{suite}/{name}/bits_per_byte": domain["bits_per_byte"] for name, domain in row["domains"].items()}
-        self._log(row["step"], {f"{suite}/bits_per_byte": row["bits_per_byte"], **domains})
+        """Takes a row of evals.jsonl. Generated samples stay in the run directory: in W&B they would be an artifact."""
+        self._take("evals", row)
 
     def finish(self, exit_code: int) -> None:
-        """Ends the run with its outcome and waits for the upload, at most the `finish_timeout` of `start`."""
-        if self._run is not None:
-            try:
-                self._run.finish(exit_code=exit_code)
-            except Exception as error:  # whatever it is: tracking never stops training
-                self._unavailable(f"finish failed: {_one_line(error)}")
-
-    def _log(self, step: int, numbers: Row) -> None:
-        if self._run is None or self._log_failed or step < self._already_there:
+        """Ends the run with its outcome and waits for the upload, hardly longer than `start` was told."""
+        if self._opened is None:
             return
+        self._hand_over_if_whole()
+        ending = self._calls.submit(partial(self._opened.run.finish, exit_code=exit_code))
         try:
-            present = {name: value for name, value in numbers.items() if value is not None}
-            self._run.log({"train/step": step, **present})
-        except Exception as error:
-            self._log_failed = True
-            self._unavailable(f"log failed: {_one_line(error)}")
+            ending.result(timeout=self._finish_timeout + OWN_WORK)
+        except Exception as error:  # whatever it is: tracking never stops training
+            self._notice()
+            self._give_up(f"finish failed: {one_line(error)}")
+        self._notice()
+        if not ending.done():
+            end_service()
+
+    def _hand_over_if_whole(self) -> None:
+        """The last step, unless it was cut: then the next start makes it anew."""
+        try:
+            rows = history(self._run_dir)
+        except (RequestError, OSError):
+            return
+        if self._step and rows and rows[-1][STEP] == self._step[STEP]:
+            self._hand_over()
+
+    def _take(self, kind: Kind, row: Row) -> None:
+        if self._opened is None or self._failed or row["step"] <= self._opened.last:
+            return
+        if self._step and row["step"] != self._step[STEP]:
+            self._hand_over()
+            self._notice()
+        self._step = {STEP: row["step"], **self._step, **named(kind, row)}
+
+    def _hand_over(self) -> None:
+        assert self._opened is not None and self._calls is not None
+        self._sent.append(self._calls.submit(partial(wandb_client.log, self._opened.run, finite(self._step))))
+        self._step = {}
+
+    def _notice(self) -> None:
+        """Looks at the rows that the client has taken by now."""
+        while self._sent and self._sent[0].done():
+            error = self._sent.popleft().exception()
+            if error is not None:
+                self._give_up(f"log failed: {one_line(error)}")
+        if len(self._sent) > MAX_WAITING:
+            self._give_up(f"log failed: {MAX_WAITING:,} rows wait for the client")
+
+    def _give_up(self, why: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._unavailable(why)
 
 
 def start(
@@ -92,14 +138,15 @@ def start(
 ) -> WandbRun:
     """Starts the W&B run named `run_id`, in the mode that `cfg.tracking.wandb` and the machine allow.
 
-    The same W&B id, kept in the run directory, on every start of a run: online, W&B continues it. Offline there is no
-    such thing, and each start leaves another folder. Another directory of the same config (the first was deleted, or is
-    on another host) is another W&B run of the same name: neither drops rows that the other wrote.
-    Online without a server or a valid key becomes offline, and `unavailable` is told why.
+    The same W&B id, kept in the run directory, on every start of a run: online, W&B continues it, and first gets what
+    the record holds and it lacks. Offline there is no such thing, and each start leaves another folder. Another
+    directory of the same config (the first was deleted, or is on another host) is another W&B run of the same name:
+    neither drops rows that the other wrote. Online without a server or a valid key becomes offline, and `unavailable`
+    is told why.
 
     Args:
       cfg: The composed config; the frozen one, read from `run_dir.config`, is what W&B shows.
-      run_dir: The run directory; its `wandb/id` is the W&B id, written at the first start.
+      run_dir: The run directory, its record rewound; its `wandb/id` is the W&B id, written at the first start.
       run_id: The run's identity, never a time; the W&B run's name.
       unavailable: Called with one line when W&B does not do what it should.
       init_timeout: Seconds to wait for the server at the start (the client's own default is 90).
@@ -107,84 +154,55 @@ def start(
     """
     mode = _mode(cfg.tracking.wandb)
     if mode is WandbMode.disabled:
-        return WandbRun(None, unavailable)
-    try:
-        return _start(cfg, run_dir, run_id, unavailable, mode, init_timeout, finish_timeout)
-    except Exception as error:  # an unwritable folder, a client that does not start
-        unavailable(f"init failed: {_one_line(error)}")
-        return WandbRun(None, unavailable)
-
-
-def _start(
-    cfg: Config,
-    run_dir: RunDir,
-    run_id: str,
-    unavailable: Callable[[str], None],
-    mode: WandbMode,
-    init_timeout: float,
-    finish_timeout: float,
-) -> WandbRun:
-    import wandb
-
-    wandb_id = _id(run_dir, run_id)
-    settings = wandb.Settings(
-        silent=True,  # the client's lines would break the progress bar
-        console="off",
-        x_disable_stats=True,
+        return WandbRun(run_dir, unavailable)
+    init = partial(
+        wandb_client.init,
+        run_dir,
+        cfg.tracking,
+        run_id,
+        folder=run_dir.path,
         init_timeout=init_timeout,
         finish_timeout=finish_timeout,
-        finish_timeout_raises=True,
     )
+    calls = Calls()
+    opening = calls.submit(partial(_open, init, run_dir, mode))
+    try:
+        opened, problem = opening.result(timeout=init_timeout + OWN_WORK)
+    except Exception as error:  # an unwritable folder, a client that does not start
+        unavailable(f"init failed: {one_line(error)}")
+        if not opening.done():
+            end_service()
+        return WandbRun(run_dir, unavailable)
+    if problem is not None:
+        unavailable(f"{problem}; continuing offline")
+    return WandbRun(run_dir, unavailable, opened, calls, finish_timeout)
 
-    def init(mode: str) -> WandbRun:
-        # Without `reinit` a second init in one process returns the first run (wandb/wandb#1314).
-        run = wandb.init(
-            mode=mode,  # type: ignore[arg-type]
-            id=wandb_id,
-            name=run_id,
-            resume="allow" if mode == "online" else None,
-            project=cfg.tracking.project,
-            entity=cfg.tracking.entity,
-            group=cfg.tracking.group,
-            job_type="train",
-            tags=cfg.tracking.tags,
-            config=OmegaConf.to_container(OmegaConf.load(run_dir.config), resolve=True),  # type: ignore[arg-type]
-            dir=str(run_dir.path),
-            reinit="create_new",
-            settings=settings,
-        )
-        run.define_metric("train/step")
-        run.define_metric("*", step_metric="train/step")
-        there = run.summary.get("train/step") if run.resumed else None
-        where = run.url or os.path.relpath(os.path.dirname(run.dir), run_dir.path)
-        return WandbRun(run, unavailable, where, -1 if there is None else int(there))
 
+def _open(init: Callable[..., Any], run_dir: RunDir, mode: WandbMode) -> tuple[Opened, str | None]:
+    """A run of the client, and why it is offline if it should not be."""
     problem = None
     if mode is not WandbMode.offline:
         before = set(run_dir.wandb.glob("run-*"))
         try:
-            wandb.setup(wandb.Settings(silent=True, mode="online"))  # WANDB_MODE=offline would hide the key
-            if wandb.login(prompt=False, verify=False):  # asks neither the user nor the server
-                return init("online")
+            if wandb_client.has_key():
+                run = init(online=True)
+                last = wandb_client.last_step(run, run_dir)
+                lacking = [row for row in history(run_dir) if row[STEP] > last]
+                return Opened(run, run.url, last, lacking), None
             if mode is WandbMode.online:
                 problem = "no API key is configured (`wandb login` stores one)"
         except Exception as error:
-            problem = _one_line(error)
-            wandb.teardown()  # or the service answers that the id is in use
+            problem = one_line(error)
+            wandb_client.teardown()  # or the service answers that the id is in use
             for empty in set(run_dir.wandb.glob("run-*")) - before:
                 shutil.rmtree(empty)
-    if problem is not None:
-        unavailable(f"{problem}; continuing offline")
-    return init("offline")
+    run = init(online=False)
+    return Opened(run, os.path.relpath(os.path.dirname(run.dir), run_dir.path)), problem
 
 
-def _id(run_dir: RunDir, run_id: str) -> str:
-    """The W&B id of this directory: what a first start of the run drew, for good."""
-    file = run_dir.wandb / "id"
-    if not file.exists():
-        run_dir.wandb.mkdir(exist_ok=True)
-        replace(file, f"{run_id}-{secrets.token_hex(3)}\n".encode())
-    return file.read_text().strip()
+def _log_all(opened: Opened) -> None:
+    for row in opened.lacking:
+        wandb_client.log(opened.run, row)
 
 
 def _mode(asked: WandbMode) -> WandbMode:
@@ -193,7 +211,3 @@ def _mode(asked: WandbMode) -> WandbMode:
     if asked is WandbMode.auto and environment in _ENVIRONMENT:
         return _ENVIRONMENT[environment]
     return asked
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

@@ -1,15 +1,28 @@
-"""A local stand-in for the W&B server: enough of its GraphQL and file stream for `init`, `log`, `finish` and resume."""
+"""A local stand-in for the W&B server: enough of its GraphQL and file stream for `init`, `log`, `finish` and resume.
+
+It may also fail: `intercept` answers calls in its own way, `lie` replaces what the server says of a run that exists.
+"""
 
 import gzip
 import json
+import re
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
 
 KEY = "local-" + 40 * "0"  # the client wants forty characters after the prefix
 USER = {"id": "u", "entity": "me", "username": "me", "name": "me", "email": "me@example.org", "admin": False,
         "flags": "{}", "teams": {"edges": []}, "apiKeys": {"edges": []},
         "deletedAt": None, "__typename": "User"}  # fmt: skip
+
+
+class Reply(NamedTuple):
+    """An answer that is not the server's own."""
+
+    status: int
+    content: bytes = b"<html>trouble</html>"
 
 
 class WandbServer(ThreadingHTTPServer):
@@ -23,6 +36,9 @@ class WandbServer(ThreadingHTTPServer):
         self.history: dict[str, dict[int, dict]] = {}
         self.summary: dict[str, dict] = {}
         self.exit_code: dict[str, int] = {}
+        self.intercept: Callable[[str], Reply | None] = lambda call: None  # told the operation, or "file_stream"
+        self.lie: dict = {}
+        self.calls: list[str] = []
 
     @property
     def url(self) -> str:
@@ -41,6 +57,7 @@ class WandbServer(ThreadingHTTPServer):
             return {"upsertBucket": {"inserted": True, "bucket": self._upsert(variables)}}
         if "RunResumeStatus" in query:
             bucket = self.buckets.get(variables["name"])
+            bucket = bucket and {**bucket, **self.lie}
             return {"model": {"id": "p", "name": "p", "entity": {"id": "e", "name": "me"}, "bucket": bucket}}
         if "createRunFiles" in query:
             files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in variables["files"]]
@@ -80,8 +97,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._body()
         answer: dict = {}
-        if self.path == "/graphql":
-            request = json.loads(body)
+        request = json.loads(body) if self.path == "/graphql" else {}
+        call = self.path.split("/")[-1]
+        if request:
+            call = request.get("operationName") or re.findall(r"(?:query|mutation)\s+(\w+)", request["query"])[0]
+        self.server.calls.append(call)
+        if reply := self.server.intercept(call):
+            self._send(reply.status, reply.content, "text/html")
+            return
+        if request:
             answer = {"data": self.server.graphql(request["query"], request.get("variables") or {})}
         elif self.path.endswith("/file_stream"):
             self.server.stream(self.path.split("/")[-2], json.loads(body))
@@ -107,9 +131,11 @@ class _Handler(BaseHTTPRequestHandler):
         return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
 
     def _answer(self, answer: dict) -> None:
-        content = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
+        self._send(200, json.dumps(answer).encode(), "application/json")
+
+    def _send(self, status: int, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

@@ -1,0 +1,76 @@
+"""A run's rows as W&B gets them, live or later: under the same names, one row a step."""
+
+import json
+from typing import Any
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.history import starts_of
+from olmo_hydra.tracking.run_dir import Kind, RunDir
+
+Row = dict[str, Any]
+STEP = "train/step"  # the x axis of all charts
+
+
+def named(kind: Kind, row: Row) -> Row:
+    """The numbers that W&B gets of a row of the record, null where they are not finite; of samples, nothing.
+
+    `train/<name>` of metrics, and as it is what has a group (`data/epoch`); `perf/<name>` of throughput;
+    `eval/bits_per_byte` and `eval/<domain>/bits_per_byte` of held-out text; a baseline under its suite's name.
+    """
+    if kind == "metrics":
+        numbers = {name if "/" in name else f"train/{name}": value for name, value in row.items() if name != "step"}
+    elif kind == "throughput":
+        numbers = {f"perf/{name}": value for name, value in row.items() if name != "step"}
+    elif row["suite"] == "samples":
+        return {}
+    else:
+        suite = "eval" if row["suite"] == "heldout" else row["suite"]
+        domains = {f"{suite}/{name}/bits_per_byte": domain["bits_per_byte"] for name, domain in row["domains"].items()}
+        numbers = {f"{suite}/bits_per_byte": row["bits_per_byte"], **domains}
+    return {name: value for name, value in numbers.items() if value is None or isinstance(value, (int, float))}
+
+
+def finite(row: Row) -> Row:
+    """The row without its nulls, which the client would store as text."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def history(run_dir: RunDir) -> list[Row]:
+    """What W&B has to hold of a run: one row a step, ascending, each with its `train/step`.
+
+    A last step whose rows are not all there, as its writer was killed between them, is left out: the run makes it anew
+    when it goes on, and W&B takes a step once.
+
+    Raises:
+      RequestError: The record is damaged.
+    """
+    merged: dict[int, Row] = {}
+    kinds: tuple[Kind, ...] = ("metrics", "throughput", "evals")
+    for kind in kinds:
+        for row in run_dir.rows(kind):
+            try:
+                step = row["step"]
+                if type(step) is not int or step < 0:
+                    raise ValueError(f"a step is {json.dumps(step)[:40]}")
+                merged.setdefault(step, {STEP: step}).update(named(kind, row))
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                where = str(run_dir.path / f"{kind}.jsonl")
+                what = f"holds a row that is none of a run ({type(error).__name__}: {error})"
+                raise RequestError(what, where=where, instead="a copy of the file") from error
+    ascending = [row for _, row in sorted(merged.items())]
+    whole = ascending[:-1] if ascending and _is_cut(run_dir, ascending) else ascending
+    return [finite(row) for row in whole]
+
+
+def _is_cut(run_dir: RunDir, rows: list[Row]) -> bool:
+    """Whether a row of the last step is missing: its timings, or the evaluation that was due."""
+    last = rows[-1]
+    if last[STEP] == 0:
+        return "baseline_trigram/bits_per_byte" not in last
+    if "train/tokens" in last and "perf/seconds" not in last:
+        return True
+    starts = starts_of(run_dir)
+    evaluates = any(name.startswith("eval/") for name in rows[0])
+    every = starts[-1].get("operations", {}).get("eval", {}).get("every") if starts else None
+    is_due = evaluates and isinstance(every, int) and every > 0 and last[STEP] % every == 0
+    return is_due and not any(name.startswith("eval/") for name in last)
