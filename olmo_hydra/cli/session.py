@@ -27,13 +27,14 @@ from olmo_hydra.optim import schedules
 from olmo_hydra.report.build import write_report
 from olmo_hydra.tracking import provenance
 from olmo_hydra.tracking.files import make_folder, replace
+from olmo_hydra.tracking.goodput import TimeSheet
 from olmo_hydra.tracking.progress import Progress
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.tracker import Tracker, open_tracker
 from olmo_hydra.train import loop
 from olmo_hydra.train.checkpoint import Checkpoints
-from olmo_hydra.train.clock import Clock
+from olmo_hydra.train.clock import Clock, start_begins
 from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, make_program, stream
@@ -54,7 +55,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
       RunFailed: The training went wrong.
       Interrupted: It was asked to stop, and has saved its state.
     """
-    clock = Clock()
+    clock = Clock(start_begins())
     found = devices.acquire(config.hardware, shlex.join(overrides))
     cache = Path(config.run.root).absolute() / "cache"
     jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
@@ -71,6 +72,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
         meta = {"run": run_name(config)}
         heldout = data.heldout()
         unseen = digests(heldout)
+        clock.turn_to("restore")
         reading = Reading(config, data, mesh, unseen)
         done, data_changed = checkpoints.latest() or 0, None
         if done:
@@ -83,15 +85,19 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             assert initial is not None, "a run without a checkpoint begins"
             state = initial.state()
 
+        clock.turn_to("open")
         changed = _freeze(config, overrides, run_dir)
         if done:
             _refuse_missing_rows(run_dir, evaluated=bool(heldout))
         record = Record(run_dir)
         record.rewind(done or None)
+        clock.step = done
+        times = TimeSheet(record, run_dir.rows("time"), config.hardware.devices, clock.reading)
+        stack.callback(times.close)
         hashes = {"fingerprint": digest(data.fingerprint), "heldout": digest(unseen) if unseen else None}
         start = provenance.collect(config, overrides, done, data.description | hashes, devices.describe(found))
         provenance.append_start(run_dir, start)
-        tracker = open_tracker(config, run_dir, run_name(config), record, progress)
+        tracker = open_tracker(config, run_dir, run_name(config), record, progress, times)
         init = {"init": initial.description} if initial else {}
         tracker.event("resumed" if done else "started", step=done, **changed, **init)
         if data_changed:
@@ -115,7 +121,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir) -> None:
             )
             assert config.train.steps is not None
             progress.start(config.train.steps, done)
-            done = loop.run(parts, state, done)
+            try:
+                done = loop.run(parts, state, done)
+            finally:
+                clock.turn_to("ending")
             if done == config.train.steps:
                 ended("finished", done)
             elif stop.signal is None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from olmo_hydra.config.root import Config
+from olmo_hydra.tracking.goodput import TimeSheet
 from olmo_hydra.tracking.progress import Progress
 from olmo_hydra.tracking.record import Record, Row
 from olmo_hydra.tracking.run_dir import RunDir
@@ -16,10 +17,12 @@ class Tracker:
       record: Of the run directory, already rewound to the restored step.
       progress: The progress line of this process; the caller starts and closes it.
       wandb_run: The W&B run of this process start.
+      times: The time sheet of this process start; the caller closes it.
     """
 
-    def __init__(self, record: Record, progress: Progress, wandb_run: WandbRun):
+    def __init__(self, record: Record, progress: Progress, wandb_run: WandbRun, times: TimeSheet):
         self._record = record
+        self._times = times
         self._progress = progress
         self._wandb = wandb_run
 
@@ -29,8 +32,9 @@ class Tracker:
         self._progress.step(row["step"], loss=row["loss"], lr=row["lr"])
 
     def throughput(self, row: Row) -> None:
-        """Timings up to a step: `step`, `seconds`, `tokens_per_second`, `mfu`."""
-        self._wandb.throughput(self._record.throughput(row))
+        """Timings up to a step: `step`, `seconds`, `tokens_per_second`, `mfu`; the run's `goodput` is added."""
+        goodput = round(self._times.goodput(), 4)
+        self._wandb.throughput(self._record.throughput({**row, "goodput": goodput}))
         self._progress.step(row["step"], tokens_per_second=row["tokens_per_second"])
 
     def evaluation(self, row: Row) -> None:
@@ -49,7 +53,8 @@ class Tracker:
         self._progress.note(f"warning: {text}")
 
     def sync(self) -> None:
-        """Forces the rows so far to disk; called before every checkpoint."""
+        """Forces the rows so far to disk, and where the time went; called before every checkpoint."""
+        self._times.note()
         self._record.sync()
 
     def finish(self, exit_code: int) -> None:
@@ -58,7 +63,9 @@ class Tracker:
         self._record.sync()
 
 
-def open_tracker(cfg: Config, run_dir: RunDir, run_id: str, record: Record, progress: Progress) -> Tracker:
+def open_tracker(
+    cfg: Config, run_dir: RunDir, run_id: str, record: Record, progress: Progress, times: TimeSheet
+) -> Tracker:
     """A tracker with a new W&B run. Trouble with W&B is one warning line and an event, here and later."""
 
     def unavailable(why: str) -> None:
@@ -68,4 +75,4 @@ def open_tracker(cfg: Config, run_dir: RunDir, run_id: str, record: Record, prog
     wandb_run = start(cfg, run_dir, run_id, unavailable)
     if wandb_run.where is not None:
         record.event("wandb", where=wandb_run.where)
-    return Tracker(record, progress, wandb_run)
+    return Tracker(record, progress, wandb_run, times)

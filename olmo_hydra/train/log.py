@@ -20,6 +20,7 @@ class Log:
         self._parts = parts
         self._pending: tuple[int, Metrics, Found, Batch] | None = None
         self._steps_in_lap = 0
+        self._is_first = True
 
     def later(self, step: int, metrics: Metrics, found: Found, batch: Batch) -> None:
         """Takes the metrics of a step that may still be running, and writes those of the step before."""
@@ -33,6 +34,9 @@ class Log:
         step, *on_device, batch = self._pending
         self._pending = None
         metrics, found = jax.device_get(on_device)
+        self._parts.clock.step = step
+        if self._is_first:
+            self._first_update()
         values = {name: value.item() for name, value in metrics.items()} | self._of_data(step, found, batch)
         self._steps_in_lap += 1
         wrong = self._wrong(step, values, batch)
@@ -51,6 +55,14 @@ class Log:
 
         if wrong is not None:
             raise RunFailed(wrong)
+
+    def _first_update(self) -> None:
+        """Tells what it took from the start of the process to the first update that this start has finished."""
+        self._is_first = False
+        reading = self._parts.clock.reading()
+        step, total = reading.pop("step"), sum(reading.values())
+        seconds = {name: round(value, 3) for name, value in reading.items() if value}
+        self._parts.tracker.event("first_update", step=step, seconds=round(total, 3), **seconds)
 
     def _of_data(self, step: int, found: Found, batch: Batch) -> dict[str, Any]:
         """What the ledger says; of the first repeats of an epoch, a warning."""

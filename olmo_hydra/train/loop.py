@@ -39,13 +39,13 @@ def run(parts: Parts, state: State, done: int) -> int:
     assert horizon is not None
     last = min(horizon, config.run.stop_at or horizon)
     log, clock = Log(parts), parts.clock
+    clock.turn_to("updates")
     if done == 0:
         with clock.spent("eval"):
             parts.evaluate(0, state)
 
     with clock.spent("compile"):
         update = compiled(parts, state) if done < last else parts.step
-    clock.lap()
     stopping = parts.stop.signal is not None
     while done < last and not stopping:
         with clock.spent("data"):

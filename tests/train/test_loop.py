@@ -157,7 +157,7 @@ def trained(
             tracker=history,
             evaluate=evaluate,
             stop=stop or StopRequest(),
-            clock=clock.Clock(),
+            clock=clock.Clock(began=0.0),
         )
         ended = loop.run(parts, state, done)
         assert (checkpoints.latest() or 0) == (history.steps("save") or [done])[-1]
@@ -219,22 +219,6 @@ def test_the_clock_leaves_out_compiling_and_pauses(made, tmp_path, monkeypatch: 
     steps = np.diff([0, *(timing["step"] for timing in history.timings)])
     seconds = [timing["seconds"] for timing in history.timings]
     assert np.dot(steps, seconds) == pytest.approx(STEPS, abs=0.01)
-
-
-def test_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    time = SimpleNamespace(now=5.0)
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: time.now))
-    watch = clock.Clock()
-    time.now += 2
-    with pytest.raises(RuntimeError), watch.spent("save"):
-        time.now += 100
-        raise RuntimeError
-    time.now += 1
-    assert watch.lap() == 3
-    with watch.spent("data"):
-        time.now += 4
-    assert watch.lap() == 4
-    assert watch.totals == {"data": 4, "compile": 0, "eval": 0, "save": 100}
 
 
 def test_rows_every_so_often_and_the_first_and_last(made, unbroken: History, tmp_path) -> None:

@@ -93,7 +93,7 @@ class Ran:
             parts = Parts(
                 config=config, mesh=mesh, step=step, schedule=lambda n: 1.0, batches=self._watched(batches),
                 reading=reading, checkpoints=checkpoints, meta={}, tracker=self, evaluate=lambda *_: None,
-                stop=StopRequest(), clock=Clock(),
+                stop=StopRequest(), clock=Clock(began=0.0),
             )  # fmt: skip
             self.done = loop.run(parts, state, done)
             batches.close()
