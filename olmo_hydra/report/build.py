@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from olmo_hydra.report import origin, reading, sections
+from olmo_hydra.report import origin, reading, sections, trouble
 from olmo_hydra.report.content import Page, Section
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.report.html import render
 from olmo_hydra.report.text import count, short
 from olmo_hydra.report.verdict import key_numbers, verdict
+from olmo_hydra.tracking.documents import as_written
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -15,12 +16,17 @@ from olmo_hydra.tracking.run_dir import RunDir
 def write_report(run_dir: RunDir) -> Path:
     """Writes `report.html`, one page that needs no network, from what the run directory holds now.
 
+    Also `trouble.html` (`write_trouble`), if there is something to put into it.
     Works on an unfinished run, on one with parts missing, and after a kill. Returns the page's path.
 
     Raises:
-      RequestError: The folder is not a run directory, or one of its files is damaged.
+      RequestError: The folder is not a run directory, one of its files is damaged or is not what a run writes; or the
+        page cannot be written.
     """
-    replace(run_dir.report, render(page(Evidence(run_dir))).encode())
+    trouble.write_trouble(run_dir)
+    with as_written(run_dir.path, "a report"):
+        content = render(page(Evidence(run_dir)))
+    replace(run_dir.report, content.encode(errors="replace"))  # JSON has characters that UTF-8 has not
     return run_dir.report
 
 
@@ -29,6 +35,7 @@ def page(run: Evidence) -> Page:
     if run.is_weights:
         return weights_page(run)
     parts = [
+        trouble.stop(run),
         sections.learning(run),
         sections.samples(run),
         sections.what_ran(run),

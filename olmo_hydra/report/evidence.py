@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.tracking import history
+from olmo_hydra.tracking.documents import load_json, load_yaml
+from olmo_hydra.tracking.files import MAX_TEXT, read
 from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
@@ -19,7 +19,8 @@ class Evidence:
     """
 
     def __init__(self, run_dir: RunDir):
-        if not run_dir.config.exists():
+        config = load_yaml(run_dir.config)
+        if config is None:
             raise RequestError(
                 f"is not a run directory: it has no {run_dir.config.name}",
                 key="RUN",
@@ -27,11 +28,11 @@ class Evidence:
                 instead="olmo-hydra runs lists them",
             )
         self.name = run_dir.path.name
-        self.config_text = run_dir.config.read_text()
-        self.config: Row = OmegaConf.to_container(OmegaConf.load(run_dir.config), resolve=True)  # type: ignore[assignment]
-        self.overrides: list[str] = []
-        if run_dir.overrides.exists():
-            self.overrides = list(OmegaConf.load(run_dir.overrides))  # type: ignore[arg-type]
+        if not isinstance(config, dict):
+            raise RequestError("is no config", where=str(run_dir.config), instead="a copy of what the run wrote")
+        self.config_text = (read(run_dir.config, MAX_TEXT) or b"").decode()
+        self.config: Row = config
+        self.overrides: list[str] = load_yaml(run_dir.overrides) or []
         self.starts = history.starts_of(run_dir)
         self.metrics = run_dir.rows("metrics")
         self.throughput = run_dir.rows("throughput")
@@ -41,6 +42,7 @@ class Evidence:
         self.baselines = {row["suite"]: row for row in evals if row["suite"].startswith("baseline_")}
         self.samples = [sample for row in evals if row["suite"] == "samples" for sample in row["samples"]]
         self.state, _ = run_dir.state()
+        self.trouble: Row | None = load_json(run_dir.trouble)
 
     @property
     def is_weights(self) -> bool:
@@ -66,6 +68,23 @@ class Evidence:
     def finished(self) -> bool:
         """Whether the last update was made."""
         return self.state == "Finished"
+
+    @property
+    def stopped(self) -> Row | None:
+        """The event by which skipped updates ended the run, if that is where it stands."""
+        failed = [event for event in self.events if event["event"] == "failed"]
+        return failed[-1] if self.state == "Failed" and "first" in failed[-1] else None
+
+    @property
+    def passed_over(self) -> list[list[int]]:
+        """First and last of the updates that read their batches and change nothing."""
+        return self.config["train"].get("skip_batches", [])
+
+    @property
+    def skipped_rows(self) -> list[Row]:
+        """The logged steps among them."""
+        skipped = set(self.skipped)
+        return [row for row in self.metrics if row["step"] in skipped]
 
     @property
     def skipped(self) -> list[int]:

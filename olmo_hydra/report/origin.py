@@ -6,6 +6,7 @@ from olmo_hydra.report.content import Block, Code, Facts, Prose, Section
 from olmo_hydra.report.evidence import Evidence, Row
 from olmo_hydra.report.text import moment
 
+MOST_STARTS = 20  # whose times are listed
 # What of a start may differ from the first without being seen in a row.
 COMPARED = ("git", "packages", "python", "host", "devices", "environment", "operations", "data")
 
@@ -30,7 +31,7 @@ def again(run: Evidence) -> Section:
         lines.append(f"cd {_quote(first['folder'])}")
         if (git := first["git"]) is not None:
             remark = "  # and the changes below" if git["dirty"] else ""
-            lines.append(f"git -C {_quote(git['top'])} checkout {git['commit']}{remark}")
+            lines.append(f"git -C {_quote(git['top'])} checkout {_quote(git['commit'])}{remark}")
     lines.append(" ".join(["python", *map(_quote, (script, *words))]))
     title = "To repeat it" if run.finished else "To continue it"
     return Section("again", title, [Prose(lead), Code("Command", "\n".join(lines))])
@@ -51,7 +52,8 @@ def provenance(run: Evidence, config: Code) -> Section:
         hashes = [("fingerprint", data["fingerprint"]), ("of the held-out text", data["heldout"] or "none is held out")]
         blocks.append(Facts("Data", [("name", data["name"]), *hashes]))
         if len(run.starts) > 1:
-            times = ", ".join(moment(one["time"]) for one in run.starts)
+            times = ", ".join(moment(one["time"]) for one in run.starts[:MOST_STARTS])
+            times += ", …" if len(run.starts) > MOST_STARTS else ""
             changed = sorted({key for one in run.starts[1:] for key in COMPARED if one[key] != run.starts[0][key]})
             remark = (
                 f"not the same in all of them: {', '.join(changed)}" if changed else "all on the same code and machine"

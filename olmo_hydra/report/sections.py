@@ -10,6 +10,10 @@ from olmo_hydra.report.text import bits, count, moment, ratio, short, size
 from olmo_hydra.report.verdict import BASELINES
 
 STEP = "step (updates done)"
+MOST_CURVES = 30  # of domains in a chart
+MOST_SAMPLES = 100
+MOST_EVENTS = 400  # lines of a timeline
+MOST_DETAILS = 2000  # characters that say more of an event
 
 
 def what_ran(run: Evidence) -> Section:
@@ -64,7 +68,8 @@ def learning(run: Evidence) -> Section | None:
 def heldout_chart(run: Evidence) -> Chart:
     """Bits per byte over steps: the mean, each domain, and the baselines' means as levels."""
     series = [curve("mean over domains", run.heldout, "bits_per_byte")]
-    for name in run.heldout[-1]["domains"]:
+    shown = list(run.heldout[-1]["domains"])[:MOST_CURVES]
+    for name in shown:
         rows = [{"step": row["step"], **row["domains"][name]} for row in run.heldout if name in row["domains"]]
         series.append(curve(name, rows, "bits_per_byte", Role.part))
     across: list[float | int | None] = [0, max(run.done, 1)]
@@ -72,7 +77,9 @@ def heldout_chart(run: Evidence) -> Chart:
         if suite in run.baselines:
             level = run.baselines[suite]["bits_per_byte"]
             series.append(Series(f"{label} baseline", across, [level, level], Role.baseline))
-    return Chart("heldout", "Held-out text", STEP, "bits per byte", [thin(one) for one in series])
+    rest = len(run.heldout[-1]["domains"]) - len(shown)
+    note = f"{count(rest)} more domains are in the table." if rest else ""
+    return Chart("heldout", "Held-out text", STEP, "bits per byte", [thin(one) for one in series], note=note)
 
 
 def heldout_table(run: Evidence) -> Table:
@@ -105,9 +112,8 @@ def loss_chart(run: Evidence) -> Chart:
     raw = curve("each update" if _every_step(run) else "logged updates", run.metrics, "loss", Role.raw)
     width = 2 * min(25, len(raw.x) // 40) + 1
     series = [thin(raw), thin(smooth(raw, f"mean of {width}", width))] if width > 1 else [replace(raw, role=Role.main)]
-    marks = [row for row in run.metrics if row["step"] in set(run.skipped)]
-    if marks:
-        series.append(curve("skipped update", marks, "loss", Role.mark))
+    if marks := run.skipped_rows:
+        series.append(thin(curve("skipped update", marks, "loss", Role.mark)))
     note = "Cross-entropy without z-loss, on training text: it proves nothing about held-out text."
     return Chart("loss", "Training loss", STEP, "nats per token", series, note=note)
 
@@ -117,9 +123,8 @@ def dynamics(run: Evidence) -> Section | None:
     if not run.metrics:
         return None
     gradient = [thin(curve("gradient norm", run.metrics, "grad_norm"))]
-    marks = [row for row in run.metrics if row["step"] in set(run.skipped)]
-    if marks:
-        gradient.append(curve("skipped update", marks, "grad_norm", Role.mark))
+    if marks := run.skipped_rows:
+        gradient.append(thin(curve("skipped update", marks, "grad_norm", Role.mark)))
     clip = run.config["optim"]["clip_norm"]
     if clip is not None:
         across = [run.metrics[0]["step"], run.metrics[-1]["step"]]
@@ -132,7 +137,11 @@ def dynamics(run: Evidence) -> Section | None:
     ]
     steps = run.skipped
     listed = ", ".join(map(str, steps[:20])) + (", …" if len(steps) > 20 else "")
-    skipped = f"{count(len(steps))} updates were skipped as outliers: {listed}." if steps else "No update was skipped."
+    skipped = f"{count(len(steps))} updates were skipped: {listed}." if steps else "No update was skipped."
+    if run.passed_over:
+        ranges = ", ".join(f"{count(first)} to {count(last)}" for first, last in run.passed_over[:20])
+        skipped += f" Of these updates the batches were read, and nothing else done (train.skip_batches): {ranges}"
+        skipped += ", …" if len(run.passed_over) > 20 else "."
     return Section("dynamics", "How it trained", [*charts, Prose(skipped)])
 
 
@@ -157,13 +166,12 @@ def samples(run: Evidence) -> Section | None:
         return None
     temperature = run.config["eval"]["temperature"]
     lead = Prose(f"Sampled at the end of the run at temperature {temperature:g}; the prompt is highlighted.")
-    return Section(
-        "samples", "What it writes", [lead, Samples([(sample["prompt"], sample["text"]) for sample in run.samples])]
-    )
+    pairs = [(sample["prompt"], sample["text"]) for sample in run.samples[:MOST_SAMPLES]]
+    return Section("samples", "What it writes", [lead, Samples(pairs)])
 
 
 def timeline(run: Evidence) -> Section | None:
-    """Events; of long series of one kind the first and the last."""
+    """Events; of long series of one kind the first and the last, and of very many the first and the last of all."""
     if not run.events:
         return None
     rows = []
@@ -173,12 +181,16 @@ def timeline(run: Evidence) -> Section | None:
             rows += [_event(group[0]), ["", f"… {count(len(group) - 2)} more", "", ""], _event(group[-1])]
         else:
             rows += [_event(event) for event in group]
+    if len(rows) > MOST_EVENTS:
+        half = MOST_EVENTS // 2
+        rows = [*rows[:half], ["", f"… {count(len(rows) - 2 * half)} more lines", "", ""], *rows[-half:]]
     return Section("events", "What happened", [Table(["time (UTC)", "event", "step", "details"], rows, text_columns=4)])
 
 
 def _event(event: Row) -> list[str]:
-    rest = [f"{key}: {value}" for key, value in event.items() if key not in ("time", "event", "step")]
-    return [moment(event["time"]), event["event"], count(event["step"]) if "step" in event else "", "; ".join(rest)]
+    rest = "; ".join(f"{key}: {value}" for key, value in event.items() if key not in ("time", "event", "step"))
+    details = rest if len(rest) <= MOST_DETAILS else f"{rest[:MOST_DETAILS]}… (events.jsonl has it all)"
+    return [moment(event["time"]), event["event"], count(event["step"]) if "step" in event else "", details]
 
 
 def config_file(run: Evidence) -> Code:

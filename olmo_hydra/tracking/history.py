@@ -1,11 +1,11 @@
 """Which updates of a run read which data: a start may go on with other data than the one before it."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.documents import load_json
 from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
@@ -34,19 +34,23 @@ def starts_of(run_dir: RunDir) -> list[Row]:
     Raises:
       RequestError: The file is damaged, or of an earlier version of this program.
     """
-    if not run_dir.provenance.is_file():
+    content = load_json(run_dir.provenance)
+    if content is None:
         return []
-    try:
-        starts: list[Row] = json.loads(run_dir.provenance.read_text("utf-8"))["starts"]
-        if not all({"step", "data"} <= set(start) for start in starts):
-            raise ValueError("a start without its step and data")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    starts: list[Row] | None = content.get("starts") if isinstance(content, dict) else None
+    if not isinstance(starts, list) or not all(map(_is_start, starts)):
         raise RequestError(
-            f"cannot be read as the starts of a run ({error})",
+            "cannot be read as the starts of a run: it has one without its step and the fingerprint of its data",
             where=str(run_dir.provenance),
             instead="a copy of the file, or a run of this version",
-        ) from error
+        )
     return starts
+
+
+def _is_start(start: Any) -> bool:
+    if not isinstance(start, dict) or not isinstance(start.get("data"), dict):
+        return False
+    return type(start.get("step")) is int and "fingerprint" in start["data"]
 
 
 def stretches(starts: Sequence[Row], of: Digest) -> list[Stretch]:
@@ -56,7 +60,7 @@ def stretches(starts: Sequence[Row], of: Digest) -> list[Stretch]:
         valid = [*(one for one in valid if one["step"] < start["step"]), start]
     found: list[Stretch] = []
     for start in valid:
-        first, digest = start["step"] + 1, start["data"][of]
+        first, digest = start["step"] + 1, start["data"].get(of)
         if found and found[-1].digest == digest:
             continue
         if found:

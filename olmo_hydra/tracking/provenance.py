@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 import olmo_hydra
 from olmo_hydra.config.root import OPERATIONS, Config
 from olmo_hydra.tracking.files import replace
+from olmo_hydra.tracking.history import starts_of
 from olmo_hydra.tracking.run_dir import RunDir
 
 # Distributions whose version can change a number, or how it was computed and stored.
@@ -65,9 +66,12 @@ def collect(
 
 
 def append_start(run_dir: RunDir, start: dict[str, Any]) -> None:
-    """Adds one start to `provenance.json`: `{"starts": [oldest, ..., newest]}`."""
-    starts = json.loads(run_dir.provenance.read_text())["starts"] if run_dir.provenance.exists() else []
-    replace(run_dir.provenance, json.dumps({"starts": [*starts, start]}, indent=1).encode())
+    """Adds one start to `provenance.json`: `{"starts": [oldest, ..., newest]}`.
+
+    Raises:
+      RequestError: The file is damaged, or cannot be written.
+    """
+    replace(run_dir.provenance, json.dumps({"starts": [*starts_of(run_dir), start]}, indent=1).encode())
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

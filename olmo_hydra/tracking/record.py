@@ -35,17 +35,20 @@ class Record:
         Bytes of the rows that stay do not change. Events and times are history: only their torn tail goes.
 
         Raises:
-          RequestError: A file is damaged before its last line.
+          RequestError: A file is damaged before its last line, is not what a run writes, or cannot be written.
         """
         assert not self._files, "rewind comes before the first row"
-        for path in self._paths:
-            kept = [
+        kept = {
+            path: b"".join(
                 line
                 for line, row in whole_lines(path)
                 if path not in self._cut or (step is not None and row["step"] <= step)
-            ]
-            if not path.exists() or path.stat().st_size != sum(map(len, kept)):
-                replace(path, b"".join(kept))
+            )
+            for path in self._paths
+        }
+        for path, content in kept.items():  # once none of them has been refused
+            if not path.exists() or path.stat().st_size != len(content):
+                replace(path, content)
 
     def metrics(self, row: Row) -> Row:
         """Appends a row that is a function of config and step alone (no clock in it). Returns it as it was written."""

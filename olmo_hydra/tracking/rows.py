@@ -89,11 +89,17 @@ def _has_numbers(domain: Any) -> bool:
 def _wrong_event(row: Row) -> str | None:
     if not isinstance(row.get("event"), str):
         return "has no event"
+    if row["event"] == "data_changed" and not all(map(_are_texts, map(row.get, ("differences", "heldout")))):
+        return "has no differences"
     return None if _is_count(row.get("step", 0)) else "has no step"
 
 
 def _nothing(row: Row) -> str | None:
     return None
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _is_count(value: Any) -> bool:
