@@ -13,24 +13,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.config.explain import explain
+from olmo_hydra.train.space import NO_SPACE
+from olmo_hydra.train.stop import INTERRUPTED, Stopped
 
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|Out of memory|Unable to allocate")
-# Tensorstore calls a full disk RESOURCE_EXHAUSTED too, names the file, and is not always passed on as an OSError.
-NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 FILE_WRITTEN = re.compile(r"""writing:? ["']([^"']*/[^"']*)["']""", re.IGNORECASE)
-
-
-class Interrupted(BaseException):
-    """The run was asked to stop, has saved its state and continues when started again.
-
-    Not an `Exception`: nothing between the loop and the command may swallow it.
-    """
-
-    def __init__(self, signal_number: int, step: int):
-        saved = f"stopped after update {step}, which is saved" if step else "stopped before the first update"
-        super().__init__(f"{saved}: the same command continues")
-        self.status = 128 + signal_number
 
 
 class Refused(BaseException):
@@ -53,7 +41,7 @@ def past_hydra() -> Iterator[None]:
 
 
 def guarded(command: Callable[[], object], arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and gives its exit status: 0 done, 1 failed, 2 wrong request, 128 + n stopped by signal n.
+    """Runs a command and gives its exit status: 0 done, 1 failed, 2 wrong request, 75 preempted, 130 interrupted.
 
     Hydra would print its own report of an error and exit with 1; `HYDRA_FULL_ERROR` makes it pass the error on to us.
     Set by the user, it shows the traceback of a wrong request as well.
@@ -65,12 +53,12 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     try:
         command()
         sys.stdout.flush()
-    except Interrupted as interrupted:
-        print(interrupted, file=sys.stderr)
-        return interrupted.status
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.status
     except KeyboardInterrupt:
         print("stopped at once; the same command goes on from what is saved", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE

@@ -63,7 +63,8 @@ class Initial:
         leaves: dict[str, Any] = {}
 
         def place(path: str, array: np.ndarray) -> None:
-            leaves[path] = jax.device_put(array.astype(structs[path].dtype), shardings[path])
+            fitting = array.astype(structs[path].dtype)
+            leaves[path] = jax.make_array_from_callback(array.shape, shardings[path], lambda index: fitting[index])
 
         def fill(root: str) -> None:
             for name in named(program.abstract.params):
@@ -173,7 +174,7 @@ def opened(source: str, run_root: Path) -> Weights:
 
 
 def _grows(weights: RunWeights) -> bool:
-    return weights.run_dir.state()[0] in ("Running", "Paused", "Interrupted", "Failed", "Killed")
+    return weights.run_dir.state()[0] in ("Running", "Paused", "Interrupted", "Preempted", "Failed", "Killed")
 
 
 def moment_roots(paths: Iterable[str]) -> dict[str, str]:

@@ -1,34 +1,154 @@
-"""Being asked to stop: by Ctrl-C, or by a scheduler's SIGTERM."""
+"""Being asked to stop: by Ctrl-C, or by a scheduler that wants the machine back."""
 
 import contextlib
 import os
 import signal
+import socket
+import threading
+import time
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from olmo_hydra.hardware.processes import Processes
+
+PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h, "try again later": a scheduler that reads it runs the command again
+INTERRUPTED = 128 + signal.SIGINT
+PATIENCE = 5.0  # seconds for the main thread to come back from a compilation, where there is nothing to save
+SHOW_CURSOR = b"\x1b[?25h"  # the progress bar had hidden it
+
+
+class Stopped(KeyboardInterrupt):
+    """The run was asked to stop, and goes on when the same command is given again.
+
+    A `KeyboardInterrupt`, whatever the signal: libraries let that pass, and clean up after it.
+
+    Attributes:
+      signal: The one that came first.
+      saved: The last update, whose state is saved; None if there was nothing to save.
+      event: What the run's events call it.
+      status: What the command exits with.
+    """
+
+    def __init__(self, number: signal.Signals, saved: int | None):
+        self.signal, self.saved = number, saved
+        is_user = number is signal.SIGINT
+        self.event = "interrupted" if is_user else "preempted"
+        self.status = INTERRUPTED if is_user else PREEMPTED
+        when = "at once, with nothing to save" if saved is None else f"after update {saved}, which is saved"
+        super().__init__(f"{self.event} by {number.name} {when}: the same command continues")
 
 
 class StopRequest:
-    """Turns the first SIGINT or SIGTERM into a flag that the loop reads once a step; a second SIGINT stops at once.
+    """Turns a signal into a stop that loses nothing. A context; only the main thread may enter it.
 
-    Use as a context manager around the work; only the main thread may.
+    The first SIGINT, SIGTERM, SIGUSR1 or SIGUSR2 raises `Stopped` where it falls, or, once `defer` was called, is what
+    `asked` tells. While that stop is under way further ones change nothing, but for SIGINT: Ctrl-C, again, ends the
+    process at once, whatever the main thread is doing.
+
+    Attributes:
+      signal: The signal that came first, or None.
+      since: When it came, on the clock of `time.monotonic`.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
     def __init__(self) -> None:
-        self.signal: int | None = None
+        self.signal: signal.Signals | None = None
+        self.since = 0.0
+        self._deferred = False
+        self._handled = False
         self._previous: dict[int, object] = {}
+        self._shared: Processes | None = None
 
     def __enter__(self) -> "StopRequest":
+        # Python runs handlers in the main thread, which may sit in a compilation for minutes. The numbers of signals
+        # are written to this socket when they come.
+        self._reads, self._writes = socket.socketpair()
+        self._writes.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
         self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        self._watcher = threading.Thread(target=self._watch, name="signals", daemon=True)
+        self._watcher.start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._previous.items():
+        for number in self.SIGNALS:
+            handler = self._previous[number]
             signal.signal(number, handler)  # type: ignore[arg-type]
+        signal.set_wakeup_fd(self._wakeup)
+        self._writes.close()  # ends the watcher
+        self._watcher.join()
+        self._reads.close()
+
+    def share(self, processes: "Processes") -> None:
+        """From now on all processes of the run stop after the same update, whichever of them was asked to.
+
+        JAX agrees on it (`reached_preemption_sync_point`). It has SIGTERM to itself from the moment the processes have
+        met, and a handler of Python's would put its own out: so other signals become that one.
+        """
+        if processes.count > 1:
+            self._shared = processes
+            StopRequest.SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+    def defer(self) -> None:
+        """From now on there is something to save: a signal waits until `asked` is."""
+        self._deferred = True
+
+    def asked(self, step: int) -> bool:
+        """Whether the run shall stop after update `step`. The loop asks once an update, in every process."""
+        if self._shared is None:
+            return self.signal is not None
+        from jax.experimental import multihost_utils
+
+        if not multihost_utils.reached_preemption_sync_point(step):
+            return False
+        came = self._shared.gathered("signals", self.signal)
+        self.signal = signal.SIGINT if signal.SIGINT in came else signal.SIGTERM
+        self.since = self.since or time.monotonic()
+        return True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal = number
-        with contextlib.suppress(OSError):  # not `print`: the signal may have come in the middle of one
-            os.write(2, b"\nstopping once the update at hand is saved; Ctrl-C again stops at once\n")
+        self._handled = True
+        if self.signal is not None:
+            return
+        self.signal, self.since = signal.Signals(number), time.monotonic()
+        if self._shared is not None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif not self._deferred:
+            raise Stopped(self.signal, None)
+        _say(f"{self.signal.name}: stopping once the update at hand is saved; Ctrl-C again stops at once")
+
+    def _watch(self) -> None:
+        first: signal.Signals | None = None
+        while True:
+            try:
+                numbers = self._reads.recv(1)
+            except TimeoutError:
+                if first is not None and not self._handled:
+                    stopped = Stopped(first, None)
+                    _leave(stopped.status, str(stopped))
+                self._reads.settimeout(None)
+                continue
+            if not numbers:
+                return
+            if numbers[0] not in self.SIGNALS:
+                continue
+            if first is not None and numbers[0] == signal.SIGINT:
+                _leave(INTERRUPTED, "stopped at once; the same command goes on from what is saved")
+            if first is None:
+                first = signal.Signals(numbers[0])
+                self._reads.settimeout(None if self._deferred else PATIENCE)
+
+
+def _leave(status: int, text: str) -> None:
+    """Ends the process from any thread, as a kill would."""
+    if os.isatty(2):
+        os.write(2, SHOW_CURSOR)
+    _say(text)
+    os._exit(status)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # not `print`: the signal may have come in the middle of one
+        os.write(2, f"\n{text}\n".encode())

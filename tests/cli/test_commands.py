@@ -48,7 +48,7 @@ def test_preflight_of_olmo3_7b(capsys) -> None:
 def test_preflight_where_the_hardware_is_not(capsys) -> None:
     """The published peak of a chip of two devices is 2307 TFLOP/s; four chips at 40 % of it."""
     found = answered(capsys, "preflight", "model=olmo3_7b", "hardware=ironwood", "train.global_batch=16")
-    assert found["devices"] == 8 and found["mesh"] == {"data": 1, "fsdp": 8}
+    assert found["devices"] == 8 and found["mesh"] == {"data": 1, "fsdp": 8, "tensor": 1}
     assert found["accumulation"] * found["instances_per_device_and_micro_batch"] * 8 == 16
     assert found["days_at_40_percent_mfu"] == pytest.approx(found["train_flops"] / (0.4 * 4 * 2307e12) / 86400)
     assert found["hbm_bytes_per_device"] == 96 * 2**30
@@ -138,6 +138,7 @@ def test_runs_and_their_states(capsys, tmp_path: Path, monkeypatch: pytest.Monke
     make_run(tmp_path, "done", "started", "checkpoint", "finished", bits=bits)
     make_run(tmp_path, "paused", "started", "checkpoint", "paused", steps=7)
     make_run(tmp_path, "stopped", "started", "interrupted")
+    make_run(tmp_path, "preempted", "started", "preempted")
     make_run(tmp_path, "wrong", "started", "failed")
     make_run(tmp_path, "killed", "started", "checkpoint")
     make_run(tmp_path, "killed-again", "started", "paused", "resumed", "checkpoint")
@@ -154,6 +155,7 @@ def test_runs_and_their_states(capsys, tmp_path: Path, monkeypatch: pytest.Monke
     assert {name: row["state"] for name, row in rows.items()} == {
         "busy": "Running",
         **{"done": "Finished", "paused": "Paused", "stopped": "Interrupted", "wrong": "Failed"},
+        "preempted": "Preempted",
         **{"killed": "Killed", "killed-again": "Killed", "at-once": "Not started"},
     }
     assert (rows["done"]["step"], rows["done"]["bits_per_byte"]) == (3, bits)

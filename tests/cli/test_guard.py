@@ -2,16 +2,18 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 from absl import logging as absl_logging
 
-from olmo_hydra.cli.guard import Interrupted, Refused, guarded, past_hydra
+from olmo_hydra.cli.guard import Refused, guarded, past_hydra
 from olmo_hydra.cli.main import main
 from olmo_hydra.config.compose import CONF
 from olmo_hydra.config.errors import RequestError, RunFailed
+from olmo_hydra.train.stop import Stopped
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,16 @@ def ending(error: BaseException, *, in_hydra: bool = False) -> int:
     [
         (RequestError("must be even", key="model.n", value=3), 2, "error: model.n=3: must be even\n"),
         (RunFailed("the loss is nan"), 1, "failed: the loss is nan\n"),
-        (Interrupted(15, 7), 143, "stopped after update 7, which is saved: the same command continues\n"),
+        (
+            Stopped(signal.SIGUSR1, 7),
+            75,
+            "preempted by SIGUSR1 after update 7, which is saved: the same command continues\n",
+        ),
+        (
+            Stopped(signal.SIGINT, None),
+            130,
+            "interrupted by SIGINT at once, with nothing to save: the same command continues\n",
+        ),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on from what is saved\n"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",

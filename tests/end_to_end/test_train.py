@@ -93,7 +93,10 @@ def assert_identical(directory: Path, unbroken: Path) -> None:
 
 @pytest.mark.parametrize(
     ("tag", "number", "status"),
-    [("term", signal.SIGTERM, 143), ("int", signal.SIGINT, 130), ("kill", signal.SIGKILL, -9)],
+    [
+        *(("term", signal.SIGTERM, 75), ("usr1", signal.SIGUSR1, 75), ("usr2", signal.SIGUSR2, 75)),
+        *(("int", signal.SIGINT, 130), ("kill", signal.SIGKILL, -9)),
+    ],
 )
 def test_stopped_runs_continue_byte_for_byte(root: Path, unbroken: Path, tag: str, number, status: int) -> None:
     options = (f"run.tag={tag}", "tracking.wandb=disabled")
@@ -102,7 +105,9 @@ def test_stopped_runs_continue_byte_for_byte(root: Path, unbroken: Path, tag: st
     assert directory is not None
     saved = [event["step"] for event in events(directory) if event["event"] == "checkpoint"]
     if number is not signal.SIGKILL:
-        assert events(directory)[-1]["event"] == "interrupted" and saved[-1] == events(directory)[-1]["step"] >= 31
+        last = events(directory)[-1]
+        assert last["event"] == ("interrupted" if number is signal.SIGINT else "preempted")
+        assert last["signal"] == number.name and saved[-1] == last["step"] >= 31 and 0 < last["seconds"] < 60
     assert stopped(root, signal.SIGKILL, 90, *options) == -9  # between checkpoints, rows past the last one on disk
     done = train(root, *options)
     assert done.returncode == 0, done.stderr[-3000:]
