@@ -22,4 +22,4 @@ def command() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(command))
+    train.end(lambda: guarded(command))

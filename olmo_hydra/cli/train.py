@@ -1,20 +1,32 @@
 """`python train.py`: one run, from the composed config to the report. Imports no JAX before it has to."""
 
-from collections.abc import Sequence
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from olmo_hydra.cli.guard import FAILED, WRONG_REQUEST
+from olmo_hydra.cli.say import say
 from olmo_hydra.cli.summary import summary
 from olmo_hydra.config.arguments import refuse_silent_mistakes
 from olmo_hydra.config.compose import compose, resolve
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.hardware import Platform
 from olmo_hydra.config.identity import run_name
+from olmo_hydra.config.root import Config
+from olmo_hydra.hardware.environment import Place, from_environment
 from olmo_hydra.interop.places import refuse_another_origin
+from olmo_hydra.launch.local import start_others
 from olmo_hydra.tracking.files import make_folder
 from olmo_hydra.tracking.run_dir import RunDir
+from olmo_hydra.train.stop import Stopped, StopRequest
 
 
 def check(arguments: Sequence[str]) -> None:
@@ -41,24 +53,61 @@ def check(arguments: Sequence[str]) -> None:
 
 
 def run(cfg: DictConfig) -> None:
-    """Trains the run that `cfg` describes, continues it, or says that it is finished."""
-    config = resolve(cfg)
+    """Trains the run that `cfg` describes, continues it, or says that it is finished.
+
+    Raises:
+      Stopped: It was asked to stop; of a sweep also where the run has just finished, so that the next one never begins.
+    """
+    with StopRequest() as stop:
+        config = resolve(cfg)
+        _run(config, stop)
+        if stop.signal is not None and HydraConfig.get().mode is RunMode.MULTIRUN:
+            raise Stopped(stop.signal, config.train.steps)
+
+
+def _run(config: Config, stop: StopRequest) -> None:
     run_dir = RunDir(Path(config.run.root) / run_name(config))
     if config.init.source is not None:
         refuse_another_origin(config.init.source, Path(config.run.root), run_dir)
+    place = from_environment()
     if run_dir.finished():
-        print(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
+        say(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
     else:
+        if config.hardware.processes > 1 and place is None and config.hardware.platform is Platform.cpu:
+            count = config.hardware.processes
+            start_others(count, lambda index, address: Place(index, count, address).variables())
         from olmo_hydra.cli.session import train
 
-        train(config, list(HydraConfig.get().overrides.task), run_dir)
+        train(config, list(HydraConfig.get().overrides.task), run_dir, stop)
+    stop.defer()
+    place = from_environment()
+    if place is not None and place.index:
+        return
     if run_dir.finished() and _is_stale(run_dir):
         from olmo_hydra.report.build import write_report
 
         write_report(run_dir)
-    print(summary(run_dir))
+    say(summary(run_dir))
 
 
 def _is_stale(run_dir: RunDir) -> bool:
     """Whether the process was killed between the last event and the report of it."""
     return not run_dir.report.exists() or run_dir.report.stat().st_mtime < run_dir.events.stat().st_mtime
+
+
+def end(status: Callable[[], int]) -> NoReturn:
+    """Ends the process with the status that a command has.
+
+    One of several that fails does not wait at its exit for the others, as JAX would: they end as well (`Watch`).
+    """
+    try:
+        number = status()
+    except BaseException:
+        traceback.print_exc()
+        number = FAILED
+    jax = sys.modules.get("jax")
+    if number in (FAILED, WRONG_REQUEST) and jax is not None and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(number)
+    sys.exit(number)

@@ -1,11 +1,13 @@
 """Text by sampling: a look at what the model writes, not a measurement."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding
 
 
 def sample(
@@ -18,6 +20,7 @@ def sample(
     temperature: float,
     vocab: int,
     eos: int,
+    whole: NamedSharding | None = None,
 ) -> list[np.ndarray]:
     """Continuations of the prompts, each of at most `new_tokens` tokens and cut at the first end of document.
 
@@ -30,6 +33,7 @@ def sample(
       temperature: Divides the logits; 0 takes the likeliest token.
       vocab: Ids below this can be drawn (the tables may be padded beyond it).
       eos: End of document.
+      whole: Where the text lies, so that every process of a run can read it.
     """
     lengths = np.array([len(prompt) + 1 for prompt in prompts])
     width = int(lengths.max()) + new_tokens
@@ -37,7 +41,7 @@ def sample(
     for prompt, row in zip(prompts, start_PT, strict=True):
         row[1 : 1 + len(prompt)] = prompt
 
-    @jax.jit
+    @partial(jax.jit, out_shardings=whole)
     def run(params: nnx.State, tokens_PT: jax.Array, lengths_P: jax.Array, key: jax.Array) -> jax.Array:
         rows = jnp.arange(tokens_PT.shape[0])
 
@@ -51,7 +55,7 @@ def sample(
 
         return jax.lax.fori_loop(0, new_tokens, extend, tokens_PT)
 
-    done_PT = np.asarray(run(params, jnp.asarray(start_PT), jnp.asarray(lengths), key))
+    done_PT = np.asarray(run(params, start_PT, lengths, key))
     return [until(row[length : length + new_tokens], eos) for row, length in zip(done_PT, lengths, strict=True)]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.root import Config
@@ -29,6 +30,8 @@ class InLoop:
       domains: Held-out documents by domain; without any, nothing but samples is made.
       graphdef: The decoder's structure.
       place: Puts a [B, T] array on the devices.
+      whole: Puts what is computed on all of them.
+      first: Whether this process of the run writes what is found: baselines take no devices, and others need none.
       batch: Rows scored at once.
       key: Decides the samples.
       record: Receives each row.
@@ -43,6 +46,8 @@ class InLoop:
         graphdef: nnx.GraphDef,
         *,
         place: Callable[[np.ndarray], jax.Array],
+        whole: NamedSharding,
+        first: bool,
         batch: int,
         key: jax.Array,
         record: Record,
@@ -57,14 +62,15 @@ class InLoop:
             eos=self._tokenizer.eos,
             batch=batch,
         )
-        self._score = make_scorer(graphdef, place)
+        self._score = make_scorer(graphdef, place, whole)
+        self._whole, self._first = whole, first
         self._key, self._record, self._note = key, record, note
 
     def __call__(self, step: int, params: nnx.State) -> None:
         """The rows of one step."""
         if self._has_text:
             self._record(heldout.row(step, "heldout", self._heldout.evaluate(partial(self._score, params))))
-            if step == 0:
+            if step == 0 and self._first:
                 self._baselines()
         if step == self._config.train.steps and self._config.eval.sample_tokens and self._config.eval.prompts:
             self._samples(step, params)
@@ -96,6 +102,7 @@ class InLoop:
             temperature=cfg.temperature,
             vocab=self._tokenizer.vocab_size,
             eos=self._tokenizer.eos,
+            whole=self._whole,
         )
         samples = [
             {"prompt": prompt, "text": self._tokenizer.decode(text)}

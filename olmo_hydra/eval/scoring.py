@@ -1,25 +1,28 @@
 """A decoder as a scorer of rows: logits to summed cross-entropy, compiled once."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding
 
 from olmo_hydra.model.cross_entropy import cross_entropy
 
 
 def make_scorer(
-    graphdef: nnx.GraphDef, place: Callable[[np.ndarray], jax.Array]
+    graphdef: nnx.GraphDef, place: Callable[[np.ndarray], jax.Array], whole: NamedSharding | None = None
 ) -> Callable[[nnx.State, np.ndarray, np.ndarray], np.ndarray]:
     """`score(params, tokens_BT, labels_BT) -> nats_B`, in fp32 within a row.
 
     Args:
       graphdef: The decoder's structure.
       place: Puts a [B, T] array on the devices; it decides the sharding.
+      whole: Where the scores lie, so that every process of a run can read them all.
     """
 
-    @jax.jit
+    @partial(jax.jit, out_shardings=whole)
     def nats(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
         logits_BTV = nnx.merge(graphdef, params)(tokens_BT)
         nats_N, _ = cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))

@@ -16,15 +16,14 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
     Raises:
       RequestError: The platform, the kind of device or their number is not what the config wants.
     """
-    if cfg.platform is Platform.cpu:
-        _simulate(cfg.devices)
+    configure(cfg)
     try:
         devices = jax.devices(cfg.platform.value)
     except RuntimeError:
         devices = []
     kind_is_right = cfg.device_kind is None or all(device.device_kind == cfg.device_kind for device in devices)
-    if len(devices) >= cfg.devices and kind_is_right:
-        return devices[: cfg.devices]
+    if len(devices) >= cfg.devices and kind_is_right and (cfg.processes == 1 or len(devices) == cfg.devices):
+        return sorted(devices[: cfg.devices], key=lambda device: (device.process_index, device.id))
     found = devices or jax.devices()
     raise RequestError(
         f"wants {_count(cfg.devices, cfg.platform.value, cfg.device_kind)}; "
@@ -32,17 +31,23 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
         key="hardware",
         value=cfg.name,
         instead=f"to check the run without it: olmo-hydra preflight {command}\n"
-        f"           to launch it where it is:   srun --nodes=1 --ntasks=1 python train.py {command}\n"
+        f"           to launch it where it is:   srun --ntasks={cfg.processes} python train.py {command}\n"
         "           to train here:              hardware=cpu",
     )
 
 
 def describe(devices: list[jax.Device]) -> dict[str, object]:
     """What a start records about its devices."""
-    return {"count": len(devices), "platform": devices[0].platform, "kind": devices[0].device_kind}
+    processes = len({device.process_index for device in devices})
+    described = {"count": len(devices), "platform": devices[0].platform, "kind": devices[0].device_kind}
+    return described | {"processes": processes}
 
 
-def _simulate(count: int) -> None:
+def configure(cfg: HardwareConfig) -> None:
+    """Has JAX simulate this process's part of CPU devices. Before processes meet: JAX looks for its back ends then."""
+    if cfg.platform is not Platform.cpu:
+        return
+    count = cfg.devices // cfg.processes
     jax.config.update("jax_platforms", "cpu")
     try:
         if jax.config.values["jax_num_cpu_devices"] < count:

@@ -1,0 +1,117 @@
+"""What a start of a run writes before it trains, by process 0 alone: the frozen config, where it stands, a tracker."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from olmo_hydra.config.errors import RequestError, show
+from olmo_hydra.config.identity import flat, plain, run_name, science
+from olmo_hydra.config.root import OPERATIONS, Config
+from olmo_hydra.tracking import provenance
+from olmo_hydra.tracking.documents import load_yaml
+from olmo_hydra.tracking.files import replace
+from olmo_hydra.tracking.goodput import TimeSheet
+from olmo_hydra.tracking.progress import Progress
+from olmo_hydra.tracking.record import Record
+from olmo_hydra.tracking.run_dir import RunDir
+from olmo_hydra.tracking.tracker import Tracker, open_tracker
+from olmo_hydra.train.clock import Clock
+
+Event = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start: what its process found, once nothing can refuse the request any more.
+
+    Attributes:
+      done: Updates that the state has seen.
+      data: What provenance says of the data.
+      devices: And of the devices.
+      evaluates: Whether any text is held out.
+      init: Where the first parameters come from, if from elsewhere.
+      events: Further ones to tell, after that of the start.
+    """
+
+    config: Config
+    overrides: list[str]
+    run_dir: RunDir
+    done: int
+    data: dict[str, Any]
+    devices: dict[str, Any]
+    evaluates: bool
+    init: dict[str, Any] | None = None
+    events: Sequence[Event] = field(default_factory=list)
+
+
+def recorded(start: Start, progress: Progress, clock: Clock, stack: ExitStack) -> Tracker:
+    """The tracker of a start, with everything written that is known before the first update.
+
+    Raises:
+      RequestError: The run directory is not as the checkpoint, or the first start, left it.
+    """
+    config, run_dir, done = start.config, start.run_dir, start.done
+    changed = freeze(config, start.overrides, run_dir)
+    if done:
+        refuse_missing_rows(run_dir, evaluated=start.evaluates)
+    record = Record(run_dir)
+    record.rewind(done or None)
+    clock.step = done
+    times = TimeSheet(record, run_dir.rows("time"), config.hardware.devices, clock.reading)
+    stack.callback(times.close)
+    row = provenance.collect(config, start.overrides, done, start.data, start.devices)
+    provenance.append_start(run_dir, row)
+    tracker = open_tracker(config, run_dir, run_name(config), record, progress, times)
+    init = {"init": start.init} if start.init else {}
+    tracker.event("resumed" if done else "started", step=done, **changed, **init)
+    for kind, fields in start.events:
+        tracker.event(kind, step=done, **fields)
+    if not start.evaluates:
+        progress.note("no text is held out: nothing will be evaluated (data.heldout_mix names text to evaluate)")
+    return tracker
+
+
+def freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, Any]:
+    """Writes config.yaml and overrides.yaml at the first start; later, says which operations differ from them.
+
+    Raises:
+      RequestError: The frozen science is not the run's: somebody edited the file.
+    """
+    now = plain(config)
+    frozen = load_yaml(run_dir.config)
+    if frozen is None:
+        replace(run_dir.overrides, yaml.safe_dump(overrides).encode())
+        replace(run_dir.config, yaml.safe_dump(now, sort_keys=False).encode())
+        return {}
+    then = flat(frozen)
+    for key, value in flat(science(config)).items():
+        if then.get(key) != value:
+            raise RequestError(
+                f"the run was frozen with {show(then.get(key))}; its config.yaml was edited",
+                key=key,
+                value=value,
+                where=str(run_dir.config),
+                instead="the original file, or run.tag=NAME for a run of its own",
+            )
+    differ = {
+        key: {"was": then.get(key), "is": value}
+        for key, value in flat({group: now[group] for group in OPERATIONS}).items()
+        if then.get(key) != value
+    }
+    return {"changed": differ} if differ else {}
+
+
+def refuse_missing_rows(run_dir: RunDir, evaluated: bool) -> None:
+    """A checkpoint is never ahead of its rows; where their beginning is gone, the record was damaged."""
+    first = next((row["step"] for row in run_dir.rows("metrics")), None)
+    at_start = {row["suite"] for row in run_dir.rows("evals") if row["step"] == 0}
+    for path, is_there in ((run_dir.metrics, first == 1), (run_dir.evals, "heldout" in at_start or not evaluated)):
+        if not is_there:
+            raise RequestError(
+                "rows are missing that were there when the checkpoint was saved",
+                where=str(path),
+                instead="a copy of the file, or run.tag=NAME for a run from the start",
+            )

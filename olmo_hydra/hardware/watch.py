@@ -1,0 +1,188 @@
+"""Ends the processes of a run together: when one is killed, freezes or fails, the others say which, and exit at once.
+
+A collective operation waits for ever for a process that is gone: with gloo only its neighbours in the ring notice, and
+JAX's own heartbeat takes minutes. So every process keeps a connection to process 0. The kernel closes the connection
+of a process that dies; one that is frozen sends no beats.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import jax
+
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.hardware.environment import from_environment
+from olmo_hydra.hardware.processes import SECONDS_TO_JOIN, Processes
+
+log = logging.getLogger(__name__)
+BEAT = 1.0  # seconds
+FAILED = 1  # the exit status of those that remain
+
+Message = dict[str, Any]
+
+
+class Watch:
+    """Watches over the other processes of a run, in a thread, while the block lasts. Nothing where there are none.
+
+    Args:
+      processes: Of the run.
+      timeout: Seconds without a sign of life after which a process counts as frozen.
+
+    Attributes:
+      when_lost: Told on process 0 what has happened, just before the process ends. It runs in the thread.
+
+    Whoever leaves the block without `over` having been called has failed, and the others end too.
+    """
+
+    def __init__(self, processes: Processes, timeout: float):
+        self.when_lost: Callable[[str], None] = lambda text: None
+        self._processes, self._timeout = processes, timeout
+        self._others: dict[int, _Other] = {}
+        self._over = threading.Event()
+        self._beaten = 0.0
+
+    def __enter__(self) -> "Watch":
+        if self._processes.count > 1:
+            if self._processes.first:
+                self._others = _everybody(self._processes)
+            else:
+                self._others = {0: _process_0(self._processes)}
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, jax.errors.JaxRuntimeError) and self._others:
+            # Perhaps an operation that failed for want of another process: the thread knows in an instant, and ends us.
+            time.sleep(3 * BEAT)
+        if not self._over.is_set():
+            self._over.set()
+            self._tell({"lost": f"process {self._processes.index} failed: {type(error).__name__}: {error}"})
+
+    def over(self) -> None:
+        """The end has come that all processes have agreed on: from now on each may leave when it likes."""
+        self._over.set()
+        self._tell({"over": True})
+
+    def _watch(self) -> None:
+        while self._others and not self._over.is_set():
+            readable, _, _ = select.select(self._others.values(), [], [], BEAT)
+            for index, other in list(self._others.items()):
+                if other in readable:
+                    self._hear(index, other)
+                elif other.silent() > self._timeout:
+                    self._end(f"process {index} ({other.who}) has given no sign of life for {self._timeout:g} s")
+            if time.monotonic() - self._beaten >= BEAT:
+                self._beaten = time.monotonic()
+                self._tell({})
+
+    def _hear(self, index: int, other: "_Other") -> None:
+        messages = other.receive()
+        if messages is None:
+            self._end(f"process {index} ({other.who}) is gone")
+        for message in messages or []:
+            if "lost" in message:
+                self._end(message["lost"], told=True)
+            elif "over" in message:
+                self._others.pop(index, None)
+
+    def _tell(self, message: Message) -> None:
+        for other in list(self._others.values()):
+            other.send(message)
+
+    def _end(self, text: str, *, told: bool = False) -> None:
+        """Ends this process and, from process 0, the others, which say it in their logs alone."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        log.error(text)
+        if self._processes.first or not told:
+            me = "" if self._processes.first else f"process {self._processes.index}: "
+            os.write(2, f"\n{me}failed: {text}; the same command continues from the last checkpoint\n".encode())
+        if self._processes.first:
+            self._tell({"lost": text})
+            self.when_lost(text)
+        os._exit(FAILED)  # the main thread may wait in an operation that never ends
+
+
+class _Other:
+    """A connection to another process, over which lines of JSON go. A beat is an empty one."""
+
+    def __init__(self, connection: socket.socket):
+        connection.settimeout(SECONDS_TO_JOIN)
+        self.who = "unknown"
+        self._connection, self._unread = connection, b""
+        self._heard = time.monotonic()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def silent(self) -> float:
+        """Seconds since it was last heard of."""
+        return time.monotonic() - self._heard
+
+    def send(self, message: Message) -> None:
+        """Sends a message, unless nobody is there: whoever watches notices that."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> list[Message] | None:
+        """The messages that have come, once something has; None at the end of the connection."""
+        try:
+            read = self._connection.recv(1 << 16)
+        except OSError:
+            read = b""
+        if not read:
+            return None
+        self._heard = time.monotonic()
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+def _everybody(processes: Processes) -> dict[int, _Other]:
+    """On process 0: the connections to all others. Whoever does not know the run's token is turned away."""
+    place, token = from_environment(), secrets.token_hex(16)
+    host = socket.gethostname() if place is None or place.coordinator is None else place.coordinator.rpartition(":")[0]
+    found: dict[int, _Other] = {}
+    with socket.create_server(("", 0), backlog=processes.count) as server:
+        server.settimeout(SECONDS_TO_JOIN)
+        processes.agreed("watch", lambda: [host, server.getsockname()[1], token, _who()])
+        while len(found) < processes.count - 1:
+            try:
+                other = _Other(server.accept()[0])
+            except TimeoutError as error:
+                missing = sorted(set(range(1, processes.count)) - set(found))
+                raise RequestError(f"processes {missing} do not reach process 0 at {host}") from error
+            try:
+                (hello,) = other.receive() or [{}]
+                if hello["token"] == token:
+                    other.who = hello["who"]
+                    found[hello["process"]] = other
+            except (ValueError, KeyError, TypeError):
+                continue
+    return found
+
+
+def _process_0(processes: Processes) -> _Other:
+    """On another process: the connection to process 0."""
+    host, port, token, who = processes.agreed("watch", lambda: None)
+    try:
+        other = _Other(socket.create_connection((host, port), timeout=SECONDS_TO_JOIN))
+    except OSError as error:
+        raise RequestError(f"process 0 ({who}) cannot be reached at {host}:{port}: {error}") from error
+    other.who = who
+    other.send({"process": processes.index, "who": _who(), "token": token})
+    return other
+
+
+def _who() -> str:
+    return f"pid {os.getpid()} on host {socket.gethostname()}"
