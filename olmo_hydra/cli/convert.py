@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from olmo_hydra.cli.commands import Commands
+from olmo_hydra.cli.say import say
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -65,14 +66,14 @@ def _from_hf(parsed: argparse.Namespace) -> None:
     from olmo_hydra.interop import convert
 
     _refuse_no_utf8(parsed.source, parsed.target)
-    print(convert.from_hf(parsed.source, parsed.target))
+    say(convert.from_hf(parsed.source, parsed.target))
 
 
 def _to_hf(parsed: argparse.Namespace) -> None:
     from olmo_hydra.interop import convert
 
     _refuse_no_utf8(parsed.source, parsed.target, parsed.root)
-    print(convert.to_hf(parsed.source, parsed.target, parsed.root, parsed.dtype, parsed.tokenizer))
+    say(convert.to_hf(parsed.source, parsed.target, parsed.root, parsed.dtype, parsed.tokenizer))
 
 
 def _verify(parsed: argparse.Namespace) -> None:
@@ -88,4 +89,4 @@ def _soup(parsed: argparse.Namespace) -> None:
 
     _refuse_no_utf8(*parsed.sources, parsed.target, parsed.root)
     dtype = None if parsed.dtype is None else DType(parsed.dtype)
-    print(soup(parsed.sources, parsed.target, parsed.root, parsed.weights, dtype))
+    say(soup(parsed.sources, parsed.target, parsed.root, parsed.weights, dtype))

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from olmo_hydra.cli import prepare, run_data
-from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.cli.say import say
+from olmo_hydra.config.errors import RequestError, printable, require
 from olmo_hydra.data.audit import trace
 
 QUESTIONS = ({"step"}, {"step", "instance"}, {"instance"}, {"find"}, {"find", "file"}, {"document"}, {"file", "offset"})
@@ -32,7 +33,7 @@ def run(parsed: argparse.Namespace) -> None:
             "--file FILE --offset TOKEN",
         )
     require(parsed.documents >= 1, "must be at least 1", key="--documents", value=parsed.documents)
-    opened = run_data.open_run(parsed.overrides[0], parsed.root, lambda line: print(line, file=sys.stderr))
+    opened = run_data.open_run(parsed.overrides[0], parsed.root, lambda line: print(printable(line), file=sys.stderr))
     if parsed.step is not None:
         found, show = run_data.batch_of(opened, parsed.step, parsed.instance, parsed.documents), _show_batch
     else:
@@ -58,7 +59,7 @@ def _reads(opened: run_data.Run, parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show_batch(found: dict[str, Any]) -> None:
-    print(
+    say(
         f"{found['run']}\nupdate {found['step']:,} ({found['state']}): batch {found['batch']:,} of "
         f"{found['batches_per_epoch']:,} in epoch {found['epoch']}, {found['global_batch']:,} instances"
     )
@@ -66,45 +67,45 @@ def _show_batch(found: dict[str, Any]) -> None:
     for held in found["instances"][:SHOWN]:
         n = held["n_documents"]
         caught = "; no loss: the repetition filter caught it" if held["masked"] else ""
-        print(f"\ninstance {held['instance']}, {n} {'document' if n == 1 else 'documents'}{caught}")
+        say(f"\ninstance {held['instance']}, {n} {'document' if n == 1 else 'documents'}{caught}")
         for document in held["documents"]:
-            print(f"  {_place(document)}")
+            say(f"  {_place(document)}")
             for start in range(0, len(document["text"]), width):
-                print(f"    {document['text'][start : start + width]}")
+                say(f"    {document['text'][start : start + width]}")
         if held["n_documents"] > len(held["documents"]):
-            print(f"  and {held['n_documents'] - len(held['documents'])} more; --documents {held['n_documents']}")
+            say(f"  and {held['n_documents'] - len(held['documents'])} more; --documents {held['n_documents']}")
     if len(found["instances"]) > SHOWN:
-        print(f"\nand {len(found['instances']) - SHOWN:,} more instances: --instance I shows one, --json all")
+        say(f"\nand {len(found['instances']) - SHOWN:,} more instances: --instance I shows one, --json all")
 
 
 def _show_reads(found: dict[str, Any]) -> None:
     places = found["places"]
     saved = f", the state after {found['saved']:,} saved" if found["saved"] else ""
-    print(f"{found['run']}\n{found['done']:,} of {found['steps']:,} updates done{saved}")
+    say(f"{found['run']}\n{found['done']:,} of {found['steps']:,} updates done{saved}")
     if found["other_data"] is not None:
         _show_other_data(**found["other_data"])
     if not places:
-        print(f"{found['of']}: not in the training files")
+        say(f"{found['of']}: not in the training files")
         return
     more = "" if found["is_all"] else " at least"
-    print(f"{found['of']}:{more} {len(places):,} place{'s' if len(places) > 1 else ''} in the training files")
+    say(f"{found['of']}:{more} {len(places):,} place{'s' if len(places) > 1 else ''} in the training files")
     for place in places[:SHOWN]:
-        print(f"\n  {_place(place)}")
+        say(f"\n  {_place(place)}")
         for held in sorted(place["instances"], key=_first_update)[:SHOWN]:
-            print(f"    instance {held['instance']}: {'; '.join(_epoch(epoch) for epoch in held['epochs'])}")
+            say(f"    instance {held['instance']}: {'; '.join(_epoch(epoch) for epoch in held['epochs'])}")
         if len(place["instances"]) > SHOWN:
-            print(f"    and {len(place['instances']) - SHOWN:,} more instances, read later or never: --json shows all")
+            say(f"    and {len(place['instances']) - SHOWN:,} more instances, read later or never: --json shows all")
         if not place["instances"]:
-            print("    in no instance: what is left of a file, or of a document, is dropped")
+            say("    in no instance: what is left of a file, or of a document, is dropped")
     if len(places) > SHOWN:
-        print(f"\nand {len(places) - SHOWN:,} more places: --json shows all")
+        say(f"\nand {len(places) - SHOWN:,} more places: --json shows all")
 
 
 def _show_other_data(updates: list[list[int | None]], because: list[str]) -> None:
     spans = " and ".join(f"{first:,} on" if last is None else f"{first:,} to {last:,}" for first, last in updates)
-    print(f"updates {spans} are of other data than is here, which says nothing of what they read:")
+    say(f"updates {spans} are of other data than is here, which says nothing of what they read:")
     for line in because:
-        print(f"  {line}")
+        say(f"  {line}")
 
 
 def _first_update(held: dict[str, Any]) -> int:
@@ -112,9 +113,7 @@ def _first_update(held: dict[str, Any]) -> int:
 
 
 def _place(where: dict[str, Any]) -> str:
-    name = (
-        f"{trace.printable(where['document'])} ({where['label']})\n  " if where["document"] else f"{where['label']}: "
-    )
+    name = f"{printable(where['document'])} ({where['label']})\n  " if where["document"] else f"{where['label']}: "
     tokens = "1 token" if where["tokens"] == 1 else f"{where['tokens']:,} tokens"
     return f"{name}{where['file']}, {tokens} from {where['offset']:,} on"
 

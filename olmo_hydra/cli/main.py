@@ -8,6 +8,7 @@ from pathlib import Path
 from olmo_hydra.cli import convert, data
 from olmo_hydra.cli.commands import Commands
 from olmo_hydra.cli.guard import guarded
+from olmo_hydra.cli.say import say
 from olmo_hydra.config.errors import RequestError
 
 
@@ -58,7 +59,7 @@ def _report(parsed: argparse.Namespace) -> None:
     from olmo_hydra.tracking.run_dir import RunDir
 
     for folder in parsed.run_directories:
-        print(write_report(RunDir(folder)))
+        say(str(write_report(RunDir(folder))))
 
 
 def _models(parsed: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ def frozen_data(content: dict[str, Any], where: str) -> tuple[DataConfig, TrainC
     data, train = (node if isinstance(node := content.get(name), dict) else {} for name in ("data", "train"))
     if not data:
         raise RequestError("has no node `data`: such a directory holds weights, and has read nothing", where=where)
+    refuse_interpolation({"data": data, "train": train}, where)
     store = ConfigStore.instance()
     schemas = [store.load(f"data/{name}").node for name in store.list("data")]
     of_these_keys = [schema for schema in schemas if set(schema) == set(data)]
@@ -43,3 +44,16 @@ def frozen_data(content: dict[str, Any], where: str) -> tuple[DataConfig, TrainC
         error.where = where
         raise
     return typed, cut
+
+
+def refuse_interpolation(node: Any, where: str, key: str = "") -> None:
+    """Raises RequestError where a frozen value would be looked up: in the environment of who reads it, for one."""
+    if isinstance(node, dict):
+        for name, value in node.items():
+            refuse_interpolation(value, where, f"{key}.{name}".strip("."))
+    elif isinstance(node, list):
+        for value in node:
+            refuse_interpolation(value, where, key)
+    elif isinstance(node, str) and "${" in node:
+        problem = "is an interpolation, and a frozen config holds values"
+        raise RequestError(problem, key=key, value=node, where=where, instead="the value itself")

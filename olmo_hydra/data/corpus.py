@@ -11,7 +11,7 @@ heldout/<domain>/...               likewise
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -184,7 +184,7 @@ def _require_ours(folder: Path, manifest: Any) -> None:
             and {"algorithm", "python", "tokenizer"} <= manifest.keys()
             and all(summary[split]["documents"] >= 0 for summary in manifest["domains"].values() for split in SPLITS)
             and all(
-                type(part["path"]) is str and part.keys() >= {"bytes", "sha256"}
+                _is_below(part["path"]) and part.keys() >= {"bytes", "sha256"}
                 for file in manifest["files"]
                 for part in (file, file["index"])
             )
@@ -194,6 +194,11 @@ def _require_ours(folder: Path, manifest: Any) -> None:
         complete = False
     if not complete:
         raise _not_ours(folder, "is of something else")
+
+
+def _is_below(path: Any) -> bool:
+    """Whether it names a file of the folder, and none that lies elsewhere."""
+    return type(path) is str and not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
 
 
 def _not_ours(folder: Path, problem: str) -> RequestError:

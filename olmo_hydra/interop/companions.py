@@ -97,21 +97,39 @@ def companions_of_run(run_dir: RunDir) -> Companions:
     A directory of weights keeps them. A run that trained has those of what it started from, unless it read bytes. A
     config that names no tokenizer has none.
     """
-    content = frozen(run_dir)
-    if "weights" in content:
-        node = Values(content, str(run_dir.config)).within("weights").within("special")
-        return Companions(_special(node), _files(run_dir.path / FOLDER))
-    tokenizer: str = (content.get("data") or {}).get("tokenizer", "")
-    source = (content.get("init") or {}).get("from")
-    if tokenizer != "bytes" and source is not None:
+    content, seen = frozen(run_dir), {run_dir.path.resolve()}
+    while "weights" not in content:
+        tokenizer, source = _named(content, "data", "tokenizer"), _named(content, "init", "from")
+        if tokenizer == "bytes" or not source:
+            return Companions(IDS.get(tokenizer, {}))
         kind, _, place = source.partition(":")
         try:
             if kind == "hf":
                 return _of_folder(Path(place))
-            return companions_of_run(find_run(place, run_dir.path.parent)[0])
+            run_dir = find_run(place, run_dir.path.parent)[0]
+            content = frozen(run_dir)
         except RequestError:  # it is not there any more
-            pass
-    return Companions(IDS.get(tokenizer, {}))
+            return Companions(IDS.get(tokenizer, {}))
+        if run_dir.path.resolve() in seen:
+            raise RequestError("its runs began from one another", where=str(run_dir.config), key="init.from")
+        seen.add(run_dir.path.resolve())
+    node = Values(content, str(run_dir.config)).within("weights").within("special")
+    return Companions(_special(node), _files_of_run(run_dir.path / FOLDER))
+
+
+def _named(content: dict[str, Any], group: str, key: str) -> str:
+    node = content.get(group)
+    value = node.get(key) if isinstance(node, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _files_of_run(folder: Path) -> tuple[Path, ...]:
+    """As `_files`. Raises RequestError for a link, which could name any file of this machine: they are passed on."""
+    files = _files(folder)
+    for path in (folder, folder / TEMPLATES, *files):
+        if path.is_symlink():
+            raise RequestError("is a link, and would be copied", where=str(path), instead="the file itself")
+    return files
 
 
 def _files(folder: Path) -> tuple[Path, ...]:

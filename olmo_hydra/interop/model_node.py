@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.frozen import refuse_interpolation
 from olmo_hydra.config.model import ModelConfig
 from olmo_hydra.config.paths import CONF
 
@@ -17,6 +18,7 @@ def model_config(node: dict[str, Any], where: str) -> ModelConfig:
     Raises:
       RequestError: A key is missing or unknown, a value has the wrong type, or a rule is broken. Names `where`.
     """
+    refuse_interpolation({"model": node}, where)
     try:
         merged = OmegaConf.merge(OmegaConf.structured(ModelConfig), node)
         for key in map(str, merged):

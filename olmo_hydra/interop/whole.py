@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.files import open_lock
 
 LOCK = ".olmo_hydra_lock"
 
@@ -80,17 +81,18 @@ def _sources_named(partial: Path) -> Iterator[None]:
 def _locked(partial: Path) -> Iterator[None]:
     """An empty folder that belongs to this process; the kernel lets go of it however the process ends."""
     # Empty without a lock: whoever made it was stopped between the two.
-    if partial.exists() and not (partial / LOCK).exists() and (not partial.is_dir() or any(partial.iterdir())):
+    stranger = not (partial / LOCK).exists() and (not partial.is_dir() or any(partial.iterdir()))
+    if partial.is_symlink() or (partial.exists() and stranger):
         raise RequestError(f"{partial} is in the way", instead="another folder, or move it away")
     partial.mkdir(exist_ok=True)
-    with open(partial / LOCK, "a") as file:
+    with open_lock(partial / LOCK) as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RequestError("another process is writing it", where=str(partial)) from None
         for path in partial.iterdir():
             if path.name != LOCK:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         yield
 
 

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from olmo_hydra.config.errors import printable
+
 
 class Progress:
     """Shows step, loss, held-out bits per byte, learning rate, tokens per second and the time left, on stderr.
@@ -69,7 +71,8 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Prints a line above the bar."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        shown = "\n".join(map(printable, text.split("\n")))
+        self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leaves the bar as it stands and gives the terminal back; elsewhere prints the last step's line."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.errors import RequestError, printable
 from olmo_hydra.data.companion import ENDING, entries
 from olmo_hydra.data.files.token_file import TokenFile
 from olmo_hydra.data.instances.kinds import Source, Span
@@ -52,13 +52,18 @@ def pieces(source: Source, files: Sequence[TokenFile], instance: int, end: int) 
 
 def excerpt(piece: Span, files: Sequence[TokenFile], tokenizer: Tokenizer, n_characters: int) -> str:
     """The beginning of a piece's text, printable."""
+    return printable(_beginning(piece, files, tokenizer, n_characters))
+
+
+def lines(piece: Span, files: Sequence[TokenFile], tokenizer: Tokenizer, n_characters: int) -> str:
+    """As `excerpt`, in the lines that the text has."""
+    text = _beginning(piece, files, tokenizer, n_characters).expandtabs()
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def _beginning(piece: Span, files: Sequence[TokenFile], tokenizer: Tokenizer, n_characters: int) -> str:
     tokens = files[piece.file].read(piece.start, min(piece.stop, piece.start + 4 * n_characters))
-    return printable(tokenizer.decode(tokens)[:n_characters])
-
-
-def printable(text: str) -> str:
-    """A text on one line, its control characters escaped: it may come from anywhere, and goes to a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return tokenizer.decode(tokens)[:n_characters]
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
 """Files of the cache that are made once: by whichever process or thread comes first, whole or not at all."""
 
 import fcntl
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def make_once(file: Path, write: Callable[[Path], None]) -> None:
     partial = file.with_name(file.name + ".partial")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with (file.parent / ".lock").open("w") as lock:
+        with open(file.parent / ".lock", "w", opener=untouched) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not file.is_file():
                 try:
@@ -40,3 +41,8 @@ def make_once(file: Path, write: Callable[[Path], None]) -> None:
             where=str(file),
             instead="run.root=<a folder you can write, with some space>",
         ) from error
+
+
+def untouched(path: str, flags: int) -> int:
+    """Opens a lock file as `open` asks, but for its content, which stays, and for a link, which is an error."""
+    return os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW, 0o666)

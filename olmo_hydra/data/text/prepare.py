@@ -15,6 +15,7 @@ from olmo_hydra.config.data import DataConfig, TextConfig
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.data.corpus import MANIFEST, Corpus
 from olmo_hydra.data.files.hashes import sha256_of_json
+from olmo_hydra.data.files.once import untouched
 from olmo_hydra.data.report import Report
 from olmo_hydra.data.text.build import TEXTS, Settings, build_corpus, plan, texts_of
 from olmo_hydra.data.text.sources.installed import installed
@@ -202,7 +203,7 @@ def _alone_in(folder: Path, report: Report) -> Iterator[None]:
                     where=str(folder),
                     instead="another name for the corpus, or for that folder",
                 )
-            opened = lock.open("w")
+            opened = os.fdopen(untouched(str(lock), os.O_WRONLY | os.O_CREAT), "w")
         except (FileNotFoundError, FileExistsError):  # who held it has removed the folder
             if folder.exists() and not folder.is_dir():
                 raise

@@ -13,7 +13,7 @@ from pathlib import Path
 from olmo_hydra.config.data import DomainConfig
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.files.hashes import sha256_of_file
-from olmo_hydra.data.files.once import make_once
+from olmo_hydra.data.files.once import make_once, untouched
 from olmo_hydra.data.files.wheels import machine_cache
 from olmo_hydra.data.text.sources.archives import package_units, say
 from olmo_hydra.data.text.sources.files import grouped
@@ -97,7 +97,7 @@ def _write_descriptions(folder: Path, records: Path) -> None:
 def _apt_alone(folder: Path) -> Iterator[None]:
     """While no other process of ours uses the lists of this folder: apt itself would not wait for it, but fail."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".apt.lock").open("w") as lock:
+    with open(folder / ".apt.lock", "w", opener=untouched) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
