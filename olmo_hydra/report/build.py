@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from olmo_hydra.report import origin, reading, sections, trouble
+from olmo_hydra.report import goodput, origin, reading, sections, trouble
 from olmo_hydra.report.content import Page, Section
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.report.html import render
@@ -43,6 +43,7 @@ def page(run: Evidence) -> Page:
         reading.text_used(run),
         sections.dynamics(run),
         sections.speed(run),
+        goodput.where_time_went(run),
         sections.timeline(run),
         origin.again(run),
         origin.provenance(run, sections.config_file(run)),

@@ -59,6 +59,14 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Shares:
+    """Parts of a whole, by name, that sum to 1: one bar, the first part being what it is about."""
+
+    kind: ClassVar[str] = "shares"
+    parts: list[tuple[str, float]]
+
+
+@dataclass(frozen=True)
 class Facts:
     """Label and value, under a heading."""
 
@@ -93,7 +101,7 @@ class Code:
     folded: bool = False
 
 
-Block = Chart | Table | Facts | Prose | Samples | Code
+Block = Chart | Table | Shares | Facts | Prose | Samples | Code
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.tracking import history
+from olmo_hydra.tracking import goodput, history
 from olmo_hydra.tracking.documents import load_json, load_yaml
 from olmo_hydra.tracking.files import MAX_TEXT, read
 from olmo_hydra.tracking.run_dir import RunDir
@@ -37,6 +37,7 @@ class Evidence:
         self.metrics = run_dir.rows("metrics")
         self.throughput = run_dir.rows("throughput")
         self.events = run_dir.rows("events")
+        self.account = goodput.of_run(run_dir)
         evals = history.of_one_text(run_dir.rows("evals"), self.starts)
         self.heldout = [row for row in evals if row["suite"] == "heldout"]
         self.baselines = {row["suite"]: row for row in evals if row["suite"].startswith("baseline_")}

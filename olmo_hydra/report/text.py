@@ -46,8 +46,13 @@ def moment(iso: str) -> str:
 
 def duration(first: str, last: str) -> str:
     """Time between two ISO 8601 times."""
-    seconds = round((datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds())
+    return span((datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds())
+
+
+def span(exact: float) -> str:
+    """Seconds, in the two largest units that fit; less than ten of them with a tenth."""
+    seconds = round(exact)
     for unit, length, lower, lower_length in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= length:
             return f"{seconds // length} {unit} {seconds % length // lower_length} {lower}"
-    return f"{seconds} s"
+    return f"{exact:.1f} s" if 0 < exact < 9.95 else f"{seconds} s"
