@@ -1,0 +1,109 @@
+"""Many runs, killed in many ways: who is killed when, and what came of it."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from benchmarks.kills.compare import differences
+from benchmarks.kills.job import Job
+from benchmarks.kills.moments import MOMENTS, Moment
+
+AT_A_TIME = 2
+KILLS_A_JOB = 7
+LAST = ("last evaluation", "end", "report")
+
+
+@dataclass
+class Tally:
+    """What came of a campaign.
+
+    Attributes:
+      kills: By the moment that was waited for and what the process was doing.
+      starts: Of all runs.
+      runs: How many there were.
+      faults: By the root of the run that has them, which stays.
+    """
+
+    kills: Counter[tuple[str, str]] = field(default_factory=Counter)
+    starts: int = 0
+    runs: int = 0
+    faults: dict[Path, list[str]] = field(default_factory=dict)
+
+
+def campaign(
+    folder: Path,
+    kills: int,
+    seed: int,
+    *,
+    extra: Sequence[str] = (),
+    moments: Sequence[Moment] = MOMENTS,
+    report: Callable[[str], None] = print,
+) -> Tally:
+    """Kills runs until `kills` kills are done, and compares each with a run that was never killed.
+
+    Args:
+      folder: For the runs; those without a difference are removed.
+      kills: At least so many.
+      seed: Decides who is killed when, as far as the machine is the same and as busy.
+      extra: Overrides of all runs.
+      moments: The moments, each as often as any other.
+      report: Receives a line a run.
+    """
+    unbroken = Job(folder / "unbroken", ("tracking.wandb=offline", *extra))
+    unbroken.killed_at([], Random(seed))
+    if unbroken.faults:
+        raise RuntimeError(f"the run that is not killed has faults: {unbroken.faults}")
+    tally = Tally()
+    waiting = _plan(moments, kills, Random(seed))
+
+    def one(number: int, mine: list[Moment]) -> Job:
+        rng = Random(f"{seed}-{number}")
+        wandb = "offline" if any("W&B" in moment.name for moment in mine) or rng.random() < 0.3 else "disabled"
+        job = Job(folder / f"run-{number:03}", (f"tracking.wandb={wandb}", *extra))
+        shutil.copytree(unbroken.root / "cache", job.root / "cache")
+        job.killed_at(mine, rng)
+        return job
+
+    number = 0
+    with ThreadPoolExecutor(AT_A_TIME) as threads:
+        while sum(tally.kills.values()) < kills:
+            if not waiting:  # some moments did not come
+                waiting = _plan(moments, kills - sum(tally.kills.values()), Random(f"{seed}-{number}"))
+            for job in threads.map(lambda numbered: one(*numbered), enumerate(waiting, number)):
+                number += 1
+                job.faults += differences(job, unbroken)
+                _add(job, tally, report)
+            waiting = []
+    return tally
+
+
+def _plan(moments: Sequence[Moment], kills: int, rng: Random) -> list[list[Moment]]:
+    """Which moments are whose: those of the preparation come first, those of the end last."""
+    drawn: list[Moment] = []
+    while len(drawn) < kills:
+        drawn += rng.sample(moments, min(len(moments), kills - len(drawn)))
+    rng.shuffle(drawn)
+    jobs = [drawn[start : start + KILLS_A_JOB] for start in range(0, len(drawn), KILLS_A_JOB)]
+    return [sorted(job, key=_when) for job in jobs]
+
+
+def _when(moment: Moment) -> int:
+    return LAST.index(moment.name) + 1 if moment.name in LAST else -(moment.needs == "cold")
+
+
+def _add(job: Job, tally: Tally, report: Callable[[str], None]) -> None:
+    tally.kills += job.kills
+    tally.starts += job.starts
+    tally.runs += 1
+    killed = ", ".join(f"{name} ({doing})" for name, doing in job.kills)
+    report(f"{job.root.name}: {job.kills.total()} kills, {len(job.faults)} faults: {killed}")
+    if job.faults:
+        tally.faults[job.root] = job.faults
+        for fault in job.faults:
+            report(f"  {fault}")
+    else:
+        shutil.rmtree(job.root)
