@@ -30,6 +30,7 @@ from olmo_hydra.optim import schedules
 from olmo_hydra.report.build import write_report
 from olmo_hydra.tracking.checkpoints import steps
 from olmo_hydra.tracking.files import make_folder
+from olmo_hydra.tracking.logs import RunLog
 from olmo_hydra.tracking.progress import Progress
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.silent import Silent
@@ -168,8 +169,7 @@ def _held(run_dir: RunDir, processes: Processes) -> Iterator[None]:
             stack.enter_context(run_dir.lock())
             make_folder(run_dir.logs)
         processes.barrier("held")
-        handler = logging.FileHandler(run_dir.logs / f"process_{processes.index}.log")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler = RunLog(run_dir.logs / f"process_{processes.index}.log")
         logging.getLogger().addHandler(handler)
         stack.callback(handler.close)
         stack.callback(logging.getLogger().removeHandler, handler)
@@ -198,23 +198,39 @@ def _ended(
         progress.close()
         tracker.event(kind, step=step, **fields)
 
+    first: BaseException | None = None
     try:
         yield ended
-    except Stopped as stopped:
-        outcome["status"] = stopped.status
-        seconds = round(time.monotonic() - stop.since, 3)
-        tracker.event(stopped.event, step=stopped.saved or done, signal=stopped.signal.name, seconds=seconds)
-        raise
     except BaseException as error:
-        stop.defer()
-        fields = error.fields if isinstance(error, RunFailed) else {}
-        tracker.event("failed", error=f"{type(error).__name__}: {error}", **fields)
+        first = error
+        with _after(first):
+            if isinstance(error, Stopped):
+                outcome["status"] = error.status
+                seconds = round(time.monotonic() - stop.since, 3)
+                tracker.event(error.event, step=error.saved or done, signal=error.signal.name, seconds=seconds)
+            else:
+                stop.defer()
+                fields = error.fields if isinstance(error, RunFailed) else {}
+                tracker.event("failed", error=f"{type(error).__name__}: {error}", **fields)
         raise
     finally:
-        progress.close()
-        tracker.finish(outcome.get("status", 1))
+        with _after(first):
+            progress.close()
+            tracker.finish(outcome.get("status", 1))
         if isinstance(tracker, Tracker):
-            write_report(run_dir)
+            with _after(first):
+                write_report(run_dir)
+
+
+@contextmanager
+def _after(first: BaseException | None) -> Iterator[None]:
+    """Errors of putting away after an error: the first is what has to be told, and they become notes of it."""
+    try:
+        yield
+    except Exception as error:
+        if first is None:
+            raise
+        first.add_note(f"and after it {type(error).__name__}: {error}")
 
 
 def _evaluation(
