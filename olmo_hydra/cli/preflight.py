@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from olmo_hydra.config.compose import compose
+from olmo_hydra.config.hardware import MESH_AXES
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.flops import train_flops_per_token
@@ -32,9 +33,9 @@ def facts(config: Config) -> dict[str, Any]:
         "tokens": train.tokens,
         "tokens_per_update": train.tokens // train.steps,
         "devices": hardware.devices,
-        "mesh": {"data": hardware.mesh.data, "fsdp": hardware.mesh.fsdp},
+        "mesh": {axis: getattr(hardware.mesh, axis) for axis in MESH_AXES},
         "accumulation": accumulation,
-        "instances_per_device_and_micro_batch": train.global_batch // (hardware.devices * accumulation),
+        "instances_per_device_and_micro_batch": train.global_batch // (hardware.batch_shards * accumulation),
         "train_flops_per_token": exact,
         "train_flops_per_token_full_causal": causal,
         "train_flops": exact * train.tokens,
@@ -54,7 +55,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"({found['parameters_without_input_table']:,} without the input table)",
         f"horizon         {found['updates']:,} updates of {found['tokens_per_update']:,} tokens: "
         f"{found['tokens']:,} tokens",
-        f"devices         {found['devices']} as data={found['mesh']['data']} x fsdp={found['mesh']['fsdp']}",
+        f"devices         {found['devices']} as " + " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items()),
         f"batch           {found['instances_per_device_and_micro_batch']} instances a device, "
         f"{found['accumulation']} micro-batches an update",
         f"FLOPs a token   {found['train_flops_per_token']:.4g} "

@@ -1,5 +1,6 @@
 """Schema of the `hardware` group: what a run is computed on. Never part of a run's identity."""
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -45,16 +46,21 @@ class AttentionKernel(Enum):
 KERNEL_PLATFORM = {AttentionKernel.splash: Platform.tpu, AttentionKernel.cudnn: Platform.gpu}
 LANES = 128  # of a TPU; splash takes blocks that are multiples of it
 
+MESH_AXES = ("data", "fsdp", "tensor")  # outermost first: neighbours in JAX's order of devices differ in `tensor`
+BATCH_AXES = MESH_AXES[:2]
+
 
 @dataclass
 class MeshConfig:
     """Devices along each axis. One axis may be -1: it takes the devices that the others leave.
 
-    `data` and `fsdp` divide the batch; `fsdp` also shards parameters and moments.
+    `data` and `fsdp` divide the batch. `fsdp` also divides the model's width in matrices and their moments, and
+    `tensor` their heads, MLP and vocabulary.
     """
 
-    data: int = 1
-    fsdp: int = -1
+    data: int = MISSING
+    fsdp: int = MISSING
+    tensor: int = MISSING
 
 
 @schema("hardware")
@@ -66,6 +72,8 @@ class HardwareConfig:
     platform: Platform = MISSING
     device_kind: str | None = None
     devices: int = MISSING
+    processes: int = MISSING
+    process_timeout: float = MISSING
     peak_tflops: float | None = None
     hbm_gib: float | None = None
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -80,14 +88,20 @@ class HardwareConfig:
 
     def derive(self) -> None:
         """Fills the mesh axis that is -1."""
-        axes = {"data": self.mesh.data, "fsdp": self.mesh.fsdp}
+        axes = {name: getattr(self.mesh, name) for name in MESH_AXES}
         free = [name for name, size in axes.items() if size == -1]
         require(self.devices >= 1, "must be at least 1", key="hardware.devices", value=self.devices)
         for name, size in axes.items():
             require(size == -1 or size >= 1, "must be positive, or -1", key=f"hardware.mesh.{name}", value=size)
-        require(len(free) < 2, "only one axis of the mesh may be -1", key="hardware.mesh.fsdp", value=-1)
+        if len(free) > 1:
+            raise RequestError(
+                f"only one axis of the mesh may be -1, and hardware.mesh.{free[0]} is too",
+                key=f"hardware.mesh.{free[1]}",
+                value=-1,
+                instead=f"hardware.mesh.{free[1]}=1",
+            )
         if free:
-            taken = axes["data"] * axes["fsdp"] * -1
+            taken = -math.prod(axes.values())
             if self.devices % taken:
                 raise RequestError(
                     f"hardware.devices={self.devices} is not a multiple of the other mesh axes ({taken})",
@@ -100,18 +114,19 @@ class HardwareConfig:
         for name in ("peak_tflops", "hbm_gib"):
             value = getattr(self, name)
             require(value is None or value > 0, "must be positive, or null", key=f"hardware.{name}", value=value)
-        shards = self.mesh.data * self.mesh.fsdp
+        mesh, shards = self.mesh, self.batch_shards
         require(
-            shards == self.devices,
-            f"a mesh of data={self.mesh.data} x fsdp={self.mesh.fsdp} does not use the {self.devices} devices",
+            shards * mesh.tensor == self.devices,
+            f"a mesh of data={mesh.data} x fsdp={mesh.fsdp} x tensor={mesh.tensor} does not use the "
+            f"{self.devices} devices",
             key="hardware.mesh.fsdp",
-            value=self.mesh.fsdp,
+            value=mesh.fsdp,
             instead="hardware.mesh.fsdp=-1",
         )
         lower = global_batch // shards * shards
         require(
             global_batch % shards == 0,
-            f"does not divide over the {shards} devices that share a batch (hardware={self.name})",
+            f"does not divide over the mesh's data={mesh.data} x fsdp={mesh.fsdp} (hardware={self.name})",
             key="train.global_batch",
             value=global_batch,
             instead="train.global_batch=" + (f"{lower} or {lower + shards}" if lower else str(shards)),
@@ -130,6 +145,28 @@ class HardwareConfig:
             value=self.attention,
             instead="hardware.attention=xla",
         )
+        require(self.processes >= 1, "must be at least 1", key="hardware.processes", value=self.processes)
+        require(
+            self.devices % self.processes == 0,
+            f"cannot have equal parts of hardware.devices={self.devices}",
+            key="hardware.processes",
+            value=self.processes,
+            instead=f"hardware.devices={-(-self.devices // self.processes) * self.processes}, or fewer processes",
+        )
+        local = self.devices // self.processes
+        require(
+            local % mesh.tensor == 0,
+            f"does not divide the {local} devices of a process, so that one would not hold whole instances",
+            key="hardware.mesh.tensor",
+            value=mesh.tensor,
+            instead=f"hardware.mesh.tensor={math.gcd(local, mesh.tensor)}",
+        )
+        require(
+            self.process_timeout >= 5,
+            "must be at least 5 seconds, as processes tell of themselves once a second",
+            key="hardware.process_timeout",
+            value=self.process_timeout,
+        )
         for name in ("loader_threads", "loader_workers"):
             value = getattr(self, name)
             require(0 <= value <= 1024, "must lie in [0, 1024]", key=f"hardware.{name}", value=value)
@@ -142,9 +179,14 @@ class HardwareConfig:
             instead=f"hardware.attention_block={max(LANES, (block or 0) // LANES * LANES)}",
         )
 
+    @property
+    def batch_shards(self) -> int:
+        """Parts that a batch is divided into. The devices along `tensor` hold the same instances."""
+        return self.mesh.data * self.mesh.fsdp
+
     def accumulation(self, global_batch: int) -> int:
         """Micro-batches per update: the fewest equal ones of at most `micro_batch` instances a device."""
-        per_device = global_batch // (self.mesh.data * self.mesh.fsdp)
+        per_device = global_batch // self.batch_shards
         most = per_device if self.micro_batch is None else self.micro_batch
         return next(
             count for count in range(1, per_device + 1) if per_device % count == 0 and per_device // count <= most

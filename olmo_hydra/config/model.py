@@ -152,9 +152,16 @@ class ModelConfig:
         """Parameters of the built model, from the config alone (closed form of `docs/model.md`)."""
         assert self.n_heads is not None and self.n_kv_heads is not None
         d, q, k = self.d_model, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        qk_norm = {QKNorm.projection: q + k, QKNorm.head: 2 * self.head_dim, QKNorm.none: 0}[self.qk_norm]
-        layer = 2 * d * q + 2 * d * k + qk_norm + 2 * d + 3 * d * self.d_ff
-        return 2 * self.padded_vocab * d + d + self.n_layers * layer
+        layer = 2 * d * q + 2 * d * k + 3 * d * self.d_ff
+        return 2 * self.padded_vocab * d + self.n_layers * layer + self.num_norm_params
+
+    @property
+    def num_norm_params(self) -> int:
+        """Those of them that are gains of norms."""
+        assert self.n_heads is not None and self.n_kv_heads is not None
+        projections = (self.n_heads + self.n_kv_heads) * self.head_dim
+        qk_norm = {QKNorm.projection: projections, QKNorm.head: 2 * self.head_dim, QKNorm.none: 0}[self.qk_norm]
+        return self.n_layers * (qk_norm + 2 * self.d_model) + self.d_model
 
     @property
     def num_params_without_input_table(self) -> int:

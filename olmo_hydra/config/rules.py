@@ -52,9 +52,30 @@ def apply(config: Config) -> Config:
         value=config.model.vocab_size,
         instead=f"model.vocab_size={ids}",
     )
+    _check_tensor(config)
     if config.hardware.attention is AttentionKernel.cudnn:
         _check_cudnn(config)
     return config
+
+
+def _check_tensor(config: Config) -> None:
+    """Every device along `tensor` has whole heads, and as much of each matrix as the others."""
+    model, tensor = config.model, config.hardware.mesh.tensor
+    assert model.n_heads is not None and model.n_kv_heads is not None
+    sizes = {
+        "model.n_heads": model.n_heads,
+        "model.n_kv_heads": model.n_kv_heads,
+        "model.d_ff": model.d_ff,
+        "model.vocab_size in multiples of model.vocab_multiple": model.padded_vocab,
+    }
+    undivided = [f"{name} ({size})" for name, size in sizes.items() if size % tensor]
+    require(
+        not undivided,
+        f"does not divide {', '.join(undivided)}",
+        key="hardware.mesh.tensor",
+        value=tensor,
+        instead=f"hardware.mesh.tensor={math.gcd(tensor, *sizes.values())} hardware.mesh.fsdp=-1",
+    )
 
 
 def _check_cudnn(config: Config) -> None:

@@ -4,6 +4,12 @@ from olmo_hydra.config.root import Config
 
 
 def state_bytes_per_device(config: Config) -> int:
-    """Parameters and optimizer state on one device: divided over `fsdp` (norms too), copied along `data`."""
-    per_param = config.model.param_dtype.size + config.optim.state_bytes_per_param
-    return per_param * config.model.num_params // config.hardware.mesh.fsdp
+    """Parameters and moments on one device, as `sharding.param_sharding` lays them out.
+
+    Matrices are divided over `fsdp`, if it divides the model's width, and `tensor`; norms are whole on every device.
+    """
+    model, mesh = config.model, config.hardware.mesh
+    shards = mesh.tensor * (mesh.fsdp if model.d_model % mesh.fsdp == 0 else 1)
+    matrices = model.num_params - model.num_norm_params
+    per_param = model.param_dtype.size + config.optim.state_bytes_per_param
+    return per_param * (matrices // shards + model.num_norm_params)

@@ -15,6 +15,7 @@ from olmo_hydra.model import norm, rope
 from olmo_hydra.model.block import Block
 from olmo_hydra.model.init import Init
 from olmo_hydra.model.kernels import Attend, xla
+from olmo_hydra.model.layout import ONE_DEVICE, Layout
 from olmo_hydra.model.linear import Embedding, Linear
 
 Tree = Any
@@ -30,14 +31,17 @@ def build(
     remat: Remat,
     attend: Attend = xla.attention,
     positions: Positions = Positions.continued,
+    layout: Layout = ONE_DEVICE,
 ) -> "Decoder":
     """The decoder that a config describes, with initial parameters drawn from the `params` stream of `rngs`.
 
     `cfg` is derived and checked. `layer_loop`, `remat` and `attend` change how it is computed, never its parameters or
-    values. `positions` says whether rotations run through a row or start at each of its documents. Under
-    `nnx.eval_shape` nothing is allocated.
+    values. `positions` says whether rotations run through a row or start at each of its documents. `layout` says where
+    activations lie on a mesh. Under `nnx.eval_shape` nothing is allocated.
     """
-    return Decoder(cfg, rngs=rngs, layer_loop=layer_loop, remat=remat, attend=attend, positions=positions)
+    return Decoder(
+        cfg, rngs=rngs, layer_loop=layer_loop, remat=remat, attend=attend, positions=positions, layout=layout
+    )
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Decoder(nnx.Module):
         remat: Remat,
         attend: Attend,
         positions: Positions,
+        layout: Layout,
     ):
         init = Init(cfg, rngs)
         table = init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed"))
@@ -76,7 +81,7 @@ class Decoder(nnx.Module):
             for kind in cfg.window_pattern
         )
         self.vocab_size = cfg.vocab_size
-        self.layer_loop, self.remat, self.positions = layer_loop, remat, positions
+        self.layer_loop, self.remat, self.positions, self.layout = layer_loop, remat, positions, layout
 
     def __call__(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
         """logits_BTV in fp32, with V the padded vocabulary; position t predicts token t+1.
@@ -86,7 +91,7 @@ class Decoder(nnx.Module):
           segments_BT: Number of the document that each position belongs to; none sees another. Null: one document.
         """
         with jax.named_scope("embedding"):
-            x_BTD = self.embedding(tokens_BT)
+            x_BTD = self.layout.lookup(self.embedding, tokens_BT)
         with jax.named_scope("blocks"):
             x_BTD = self._layers(x_BTD, segments_BT)
         with jax.named_scope("head"):
@@ -111,7 +116,7 @@ class Decoder(nnx.Module):
         rotations = {f: rope.tables(f, at) for f in {layer.frequencies for layer in self.layers}}
 
         def apply(x_BTD: jax.Array, block: Block, layer: Layer) -> jax.Array:
-            return block(x_BTD, rotations[layer.frequencies], layer.window, segments_BT)
+            return self.layout.stream(block(x_BTD, rotations[layer.frequencies], layer.window, segments_BT))
 
         return apply
 

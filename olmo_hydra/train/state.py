@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.sharding import param_sharding, replicated
 from olmo_hydra.model import decoder, kernels
+from olmo_hydra.model.layout import Layout
 from olmo_hydra.model.params import param_axes, param_names
 from olmo_hydra.optim import build as build_optimizer
 from olmo_hydra.optim import decay_mask
@@ -83,6 +84,7 @@ def _model(config: Config, mesh: Mesh) -> decoder.Decoder:
         remat=hardware.remat,
         attend=attend,
         positions=config.data.document_positions,
+        layout=Layout(mesh),
     )
 
 

@@ -48,7 +48,7 @@ WRONG = [
     ("schedule.final_fraction=10", ["schedule.final_fraction=10", "fraction of the peak"]),
     ("schedule=wsd schedule.decay_steps=390", ["schedule.decay_steps=390", "324 steps"]),
     ("schedule=double_cosine schedule.first_horizon=900", ["schedule.first_horizon=900"]),
-    ("train.global_batch=7 hardware.devices=4", ["train.global_batch=7", "4 devices", "train.global_batch=4 or 8"]),
+    ("train.global_batch=7 hardware.devices=4", ["train.global_batch=7", "fsdp=4", "train.global_batch=4 or 8"]),
     ("train.global_batch=0", ["train.global_batch=0"]),
     ("train.steps=null", ["train.steps=null", "no horizon"]),
     ("train.steps=true", ["train.steps=True", "a whole number"]),
@@ -58,6 +58,23 @@ WRONG = [
     ("hardware.micro_batch=0", ["hardware.micro_batch=0", "at least 1"]),
     ("hardware.mesh.data=3", ["hardware.mesh.fsdp=-1", "multiple of the other mesh axes (3)"]),
     ("hardware.mesh.fsdp=3", ["hardware.mesh.fsdp=3", "1 devices"]),
+    ("hardware.mesh.data=-1", ["hardware.mesh.fsdp=-1", "hardware.mesh.data is too", "hardware.mesh.fsdp=1"]),
+    (
+        "hardware=cpu_sim hardware.mesh.tensor=8 hardware.mesh.fsdp=1",
+        ["hardware.mesh.tensor=8", "model.n_heads (2), model.n_kv_heads (2)", "tensor=2 hardware.mesh.fsdp=-1"],
+    ),
+    (
+        "hardware=cpu_sim hardware.mesh.tensor=4 model.n_heads=4 model.n_kv_heads=4 model.d_ff=6",
+        ["hardware.mesh.tensor=4", "not divide model.d_ff (6)", "tensor=2 hardware.mesh.fsdp=-1"],
+    ),
+    (
+        "hardware=cpu_sim hardware.mesh.tensor=2 model.vocab_size=257 model.vocab_multiple=1",
+        ["hardware.mesh.tensor=2", "model.vocab_multiple (257)", "hardware.mesh.tensor=1"],
+    ),
+    (
+        "hardware=cpu_sim hardware.mesh.tensor=2 hardware.processes=8",
+        ["hardware.mesh.tensor=2", "1 devices of a process", "hardware.mesh.tensor=1"],
+    ),
     ("data.seq_len=4096", ["data.seq_len=4096", "model.max_seq_len=1024"]),
     ("data.seq_len=1", ["data.seq_len=1", "at least 2"]),
     ("data.heldout_fraction=0", ["data.heldout_fraction=0"]),

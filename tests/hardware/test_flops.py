@@ -42,7 +42,10 @@ def test_mfu() -> None:
 
 
 def test_state_memory() -> None:
-    """Parameters and two moments in fp32 are 12 bytes a parameter; a bfloat16 moment saves 2."""
-    config = compose(SEVEN_B)
-    assert state_bytes_per_device(config) == 12 * 7_298_011_136 // 8
-    assert state_bytes_per_device(compose([*SEVEN_B, "optim.mu_dtype=bfloat16"])) == 10 * 7_298_011_136 // 8
+    """Parameters and two moments in fp32 are 12 bytes a parameter; a bfloat16 moment saves 2. Norms are not divided."""
+    norms = 4096 + 32 * 4 * 4096
+    per_device = (7_298_011_136 - norms) // 8 + norms
+    assert state_bytes_per_device(compose(SEVEN_B)) == 12 * per_device
+    assert state_bytes_per_device(compose([*SEVEN_B, "optim.mu_dtype=bfloat16"])) == 10 * per_device
+    assert state_bytes_per_device(compose([*SEVEN_B, "hardware.mesh.tensor=2"])) == 12 * per_device
+    assert state_bytes_per_device(compose([*SEVEN_B, "hardware.mesh.data=8"])) == 12 * 7_298_011_136

@@ -12,23 +12,26 @@ from olmo_hydra.hardware.sharding import batch_sharding, make_mesh, param_shardi
 
 @pytest.fixture(scope="module")
 def mesh() -> jax.sharding.Mesh:
-    config = compose(["hardware=cpu_sim", "hardware.mesh.data=2"])
+    config = compose(["hardware=cpu_sim", "hardware.mesh.data=2", "hardware.mesh.tensor=2"])
     return make_mesh(config.hardware, devices.acquire(config.hardware, ""))
 
 
 def test_mesh(mesh) -> None:
-    assert dict(mesh.shape) == {"data": 2, "fsdp": 4}
+    assert dict(mesh.shape) == {"data": 2, "fsdp": 2, "tensor": 2}
+    assert [device.id for device in mesh.devices[1, 0]] == [4, 5]  # neighbours share an instance
 
 
 @pytest.mark.parametrize(
     ("axes", "shape", "expected"),
     [
-        (("vocab", "embed"), (264, 128), (None, "fsdp")),
-        (("layers", "embed", "heads"), (8, 128, 64), (None, "fsdp", None)),
-        (("layers", "mlp", "embed"), (8, 384, 128), (None, None, "fsdp")),
-        (("embed", "vocab"), (126, 264), (None, None)),  # 126 does not divide over 4
+        (("vocab", "embed"), (264, 128), ("tensor", "fsdp")),
+        (("layers", "embed", "heads"), (8, 128, 64), (None, "fsdp", "tensor")),
+        (("layers", "embed", "kv_heads"), (8, 128, 32), (None, "fsdp", "tensor")),
+        (("layers", "heads", "embed"), (8, 64, 128), (None, "tensor", "fsdp")),
+        (("layers", "mlp", "embed"), (8, 384, 128), (None, "tensor", "fsdp")),
+        (("embed", "vocab"), (127, 264), (None, "tensor")),  # 127 does not divide over 2
         (("embed",), (128,), (None,)),
-        (("layers", "embed"), (8, 128), (None, None)),
+        (("layers", "heads"), (8, 128), (None, None)),
     ],
 )
 def test_param_sharding(mesh, axes, shape, expected) -> None:
@@ -36,7 +39,7 @@ def test_param_sharding(mesh, axes, shape, expected) -> None:
 
 
 def test_batch_sharding(mesh) -> None:
-    assert batch_sharding(mesh, leading=1).shard_shape((3, 16, 5)) == (3, 2, 5)
+    assert batch_sharding(mesh, leading=1).shard_shape((3, 16, 5)) == (3, 4, 5)
 
 
 def test_absent_hardware_names_both_sides_and_the_commands() -> None:

@@ -1,54 +1,31 @@
 """Attention kernels behind one interface."""
 
-from typing import Protocol
-
-import jax
 from jax.sharding import Mesh
 
 from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig
 from olmo_hydra.model.kernels import cudnn, xla
+from olmo_hydra.model.kernels.attend import Attend
+from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash
 
-
-class Attend(Protocol):
-    """Softmax attention of every query over its own position and those before it.
-
-    Args:
-      q_BTHD: Queries; consecutive groups of H/K heads share a key-value head.
-      k_BSKD: Keys, at the same positions as the queries (S = T).
-      v_BSKD: Values.
-      window: Query i sees keys i-window+1 to i; null for all keys up to i.
-      scale: Factor of the dot products.
-      segments_BT: Number of the document that each position belongs to; a query sees its own document only. Null: one
-        document.
-
-    Returns:
-      out_BTHD in the dtype of the values.
-    """
-
-    def __call__(
-        self,
-        q_BTHD: jax.Array,
-        k_BSKD: jax.Array,
-        v_BSKD: jax.Array,
-        *,
-        window: int | None,
-        scale: float,
-        segments_BT: jax.Array | None = None,
-    ) -> jax.Array: ...
+__all__ = ["Attend", "build"]
 
 
 def build(hardware: HardwareConfig, mesh: Mesh) -> Attend:
-    """The kernel that `hardware.attention` names.
+    """The kernel that `hardware.attention` names, on the devices of a run.
 
     Args:
       hardware: Derived and checked.
-      mesh: Devices of the run; all of its axes divide the batch.
+      mesh: Along `MESH_AXES`.
     """
+    return Divided(_of_one_device(hardware), mesh)
+
+
+def _of_one_device(hardware: HardwareConfig) -> Attend:
     match hardware.attention:
         case AttentionKernel.xla:
             return xla.attention
         case AttentionKernel.splash:
-            return Splash(mesh, hardware.attention_block)
+            return Splash(hardware.attention_block)
         case AttentionKernel.cudnn:
             return cudnn.attention

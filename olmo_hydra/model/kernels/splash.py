@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-from jax.sharding import Mesh, PartitionSpec
 
 LANES = 128  # the kernel's blocks of keys are multiples of this
 DEFAULT_BLOCK = 512  # fits the on-chip memory of every TPU without a higher limit
@@ -18,17 +17,15 @@ PADDING = -1  # document number of positions that only fill the last block
 
 @dataclass(frozen=True)
 class Splash:
-    """The kernel on a mesh whose axes all divide the batch. See `Attend`.
+    """The kernel on one device. See `Attend`.
 
     Logits and softmax are fp32; `scale` is applied to the queries, in their dtype.
 
     Attributes:
-      mesh: Devices; each computes its share of the batch. Null: the default device, without sharding.
       block: Most queries and keys in a block, a multiple of 128. Null: `DEFAULT_BLOCK`.
       interpret: Runs the kernel's operations one by one, on any platform, slowly.
     """
 
-    mesh: Mesh | None = None
     block: int | None = None
     interpret: bool = False
 
@@ -42,7 +39,7 @@ class Splash:
         scale: float,
         segments_BT: jax.Array | None = None,
     ) -> jax.Array:
-        B, T, H, _ = q_BTHD.shape
+        _, T, H, _ = q_BTHD.shape
         length = -(-T // LANES) * LANES
         kernel = make_kernel(
             heads=H,
@@ -55,19 +52,12 @@ class Splash:
         def prepared(x: jax.Array) -> jax.Array:
             return jnp.pad(x, ((0, 0), (0, length - T), (0, 0), (0, 0))).swapaxes(1, 2)
 
-        def attend(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array | None) -> jax.Array:
-            ids = None if segments is None else splash.SegmentIds(segments, segments)
-            out_BHTD = jax.vmap(kernel)(prepared(q * scale), prepared(k), prepared(v), ids)
-            return out_BHTD.swapaxes(1, 2)[:, :T]
-
+        ids = None
         if segments_BT is not None:
             segments_BT = jnp.pad(segments_BT, ((0, 0), (0, length - T)), constant_values=PADDING)
-        if self.mesh is not None:
-            # A compiler cannot divide the kernel by itself. A batch that does not divide is computed everywhere.
-            shared = B % self.mesh.size == 0
-            spec = PartitionSpec(self.mesh.axis_names) if shared else PartitionSpec()
-            attend = jax.shard_map(attend, mesh=self.mesh, in_specs=spec, out_specs=spec, check_vma=False)
-        return attend(q_BTHD, k_BSKD, v_BSKD, segments_BT)
+            ids = splash.SegmentIds(segments_BT, segments_BT)
+        out_BHTD = jax.vmap(kernel)(prepared(q_BTHD * scale), prepared(k_BSKD), prepared(v_BSKD), ids)
+        return out_BHTD.swapaxes(1, 2)[:, :T]
 
 
 def block_size(length: int, most: int) -> int:

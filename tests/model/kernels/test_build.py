@@ -10,9 +10,10 @@ from jax.sharding import Mesh
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.data import Positions
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.hardware import MESH_AXES, LayerLoop, Remat
 from olmo_hydra.model import decoder, kernels
 from olmo_hydra.model.kernels import cudnn, xla
+from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash
 from olmo_hydra.model.params import named
 
@@ -22,16 +23,16 @@ BF16 = "model.compute_dtype=bfloat16"
 @pytest.mark.parametrize(
     "overrides, expected",
     [
-        (["hardware=cpu"], lambda mesh: xla.attention),
-        (["hardware=ironwood"], lambda mesh: Splash(mesh, 2048)),
-        (["hardware=ironwood", "hardware.attention_block=null"], lambda mesh: Splash(mesh)),
-        (["hardware=ironwood", "hardware.attention=xla"], lambda mesh: xla.attention),
-        (["hardware=gpu", "hardware.attention=cudnn", BF16], lambda mesh: cudnn.attention),
+        (["hardware=cpu"], xla.attention),
+        (["hardware=ironwood"], Splash(2048)),
+        (["hardware=ironwood", "hardware.attention_block=null"], Splash()),
+        (["hardware=ironwood", "hardware.attention=xla"], xla.attention),
+        (["hardware=gpu", "hardware.attention=cudnn", BF16], cudnn.attention),
     ],
 )
 def test_the_config_names_the_kernel(overrides, expected):
-    mesh = Mesh(np.asarray(jax.devices()).reshape(1, 8), ("data", "fsdp"))
-    assert kernels.build(compose(overrides).hardware, mesh) == expected(mesh)
+    mesh = Mesh(np.asarray(jax.devices()).reshape(1, 8, 1), MESH_AXES)
+    assert kernels.build(compose(overrides).hardware, mesh) == Divided(expected, mesh)
 
 
 @pytest.mark.parametrize(

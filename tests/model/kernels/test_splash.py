@@ -9,9 +9,11 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from olmo_hydra.config.hardware import BATCH_AXES, MESH_AXES
+from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash, block_size, make_kernel
 from tests.components import require_component
-from tests.model.kernels.reference import NAMES, Case, assert_equals_reference, computed, draw
+from tests.model.kernels.reference import Case, assert_equals_reference
 
 # What libtpu reads when it is loaded where no TPU is.
 WITHOUT_TPU = {
@@ -22,11 +24,6 @@ WITHOUT_TPU = {
     "TPU_MIN_LOG_LEVEL": "3",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-
-
-@pytest.fixture(scope="module")
-def mesh() -> Mesh:
-    return Mesh(np.asarray(jax.devices()).reshape(2, 4), ("data", "fsdp"))
 
 
 @pytest.mark.parametrize(
@@ -43,17 +40,6 @@ def mesh() -> Mesh:
 def test_equals_the_float64_reference(case):
     seed = np.random.default_rng().integers(2**32)
     assert_equals_reference(Splash(block=128, interpret=True), case, seed)
-
-
-@pytest.mark.parametrize("batch", [8, 3], ids=["divided", "everywhere"])
-def test_shards_compute_what_one_device_computes(mesh, batch):
-    case = Case(positions=128, window=40, documents=3, batch=batch)
-    arrays = draw(case, np.random.default_rng().integers(2**32))
-    divided, whole = (computed(Splash(devices, 128, interpret=True), case, arrays) for devices in (mesh, None))
-    for name, found, wanted in zip(NAMES, divided, whole, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6, err_msg=name)
-    shards = {shard.data.shape[0] for shard in divided[0].addressable_shards}
-    assert shards == ({1} if batch == 8 else {3})
 
 
 def test_blocks_divide_the_sequence():
@@ -77,21 +63,24 @@ def test_a_mask_is_made_once():
     assert make_kernel(**arguments) is make_kernel(**arguments)
 
 
-@pytest.mark.parametrize("head_dim, dtype", [(128, jnp.bfloat16), (64, jnp.bfloat16), (16, jnp.float32)])
-def test_compiles_for_a_tpu(monkeypatch, head_dim, dtype):
+@pytest.mark.parametrize(
+    "head_dim, dtype, mesh_shape",
+    [(128, jnp.bfloat16, (1, 2, 1)), (64, jnp.bfloat16, (1, 1, 2)), (16, jnp.float32, (1, 2, 1))],
+)
+def test_compiles_for_a_tpu(monkeypatch, head_dim, dtype, mesh_shape):
     """Forward and backward, over both devices of a chip, by the compiler that the chip uses."""
     found = importlib.util.find_spec("libtpu") is not None
     require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
     for name, value in WITHOUT_TPU.items():
         monkeypatch.setenv(name, value)
     topology = topologies.get_topology_desc("tpu7x:1x1x1", platform="tpu")
-    mesh = Mesh(np.asarray(topology.devices).reshape(1, 2), ("data", "fsdp"))
-    batch = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    mesh = Mesh(np.asarray(topology.devices).reshape(mesh_shape), MESH_AXES)
+    batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
     q, k = (jax.ShapeDtypeStruct((2, 384, heads, head_dim), dtype, sharding=batch) for heads in (4, 2))
     segments = jax.ShapeDtypeStruct((2, 384), jnp.int32, sharding=batch)
 
     def total(q, k, v, segments):
-        return Splash(mesh)(q, k, v, window=200, scale=0.1, segments_BT=segments).astype(jnp.float32).sum()
+        return Divided(Splash(), mesh)(q, k, v, window=200, scale=0.1, segments_BT=segments).astype(jnp.float32).sum()
 
     lowered = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, k, k, segments)
     assert lowered.as_text().count("tpu_custom_call") == 3  # forward, dk with dv, dq
