@@ -22,6 +22,7 @@ from olmo_hydra.data.loader import Batch
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.eval.in_loop import InLoop
 from olmo_hydra.hardware import devices
+from olmo_hydra.hardware.compile_cache import remove_torn
 from olmo_hydra.hardware.processes import Processes, join
 from olmo_hydra.hardware.sharding import batch_sharding, make_mesh, put, replicated
 from olmo_hydra.hardware.watch import Watch
@@ -63,6 +64,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
     stop.share(processes)
     found = devices.acquire(config.hardware, shlex.join(overrides))
     cache = Path(config.run.root).absolute() / "cache"
+    remove_torn(cache / "xla")
     jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     with ExitStack() as stack:
