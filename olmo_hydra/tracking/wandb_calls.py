@@ -8,11 +8,13 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
 Result = TypeVar("Result")
+PATIENCE = 10.0  # seconds, with the client after its service has ended
 
 
 class Calls:
@@ -33,16 +35,23 @@ class Calls:
             future, call = self._queue.get()
             try:
                 future.set_result(call())
+            except SystemExit as error:  # by which the client tells of the end of its service
+                future.set_exception(RuntimeError(f"the client's service ended with {error.code}"))
             except BaseException as error:
                 future.set_exception(error)
 
 
-def end_service() -> None:
-    """Ends the client's service process, which does not answer: at its exit Python would wait for it without limit."""
+def abandon() -> None:
+    """Ends the client's service process, and with it all runs of this process, without a further word to the server.
+
+    Of a service that does not answer, the client would wait for the end when Python exits, without limit.
+    """
+    import wandb
+
     for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with suppress(OSError):  # it has ended meanwhile
             name, _, rest = status.read_text().partition("(")[2].rpartition(")")
             if name == "wandb-core" and int(rest.split()[1]) == os.getpid():
                 os.kill(int(status.parent.name), signal.SIGKILL)
-        except OSError:  # it has ended meanwhile
-            continue
+    with suppress(Exception):  # the service is gone
+        Calls().submit(wandb.teardown).result(timeout=PATIENCE)

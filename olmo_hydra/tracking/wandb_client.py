@@ -103,18 +103,18 @@ def last_step(run: Any, run_dir: RunDir) -> int:
     """The last step that W&B has of the run, -1 for none: by the end of its history, which the summary may be ahead of.
 
     Raises:
-      Untrue: It cannot have that step, or says two things.
+      Untrue: It cannot have that step, or its summary is of none. The run is finished.
     """
     if not run.resumed:
         return -1
     last, summed = run.starting_step - 1, run.summary.get(STEP, -1)
-    horizon = (frozen(run_dir).get("train") or {}).get("steps")
+    horizon = frozen(run_dir)["train"]["steps"]
     for told in (last, summed):
-        if type(told) is not int or told < -1 or (horizon is not None and told > horizon):
-            of = "an unknown number" if horizon is None else f"{horizon:,}"
-            raise Untrue(f"W&B says that it has step {str(told)[:40]!r} of this run of {of} steps, which cannot be")
-    if last < 1 <= summed:  # the client reads an end without a step as the first
-        raise Untrue(f"W&B says that it has step {summed}, and a history that ends at {last}")
+        if type(told) is not int or not -1 <= told <= horizon:
+            # The client tells the server again what it has read of the summary: without this the lie would stay there.
+            run.summary[STEP] = min(max(last, 0), horizon)
+            run.finish(exit_code=1)
+            raise Untrue(f"W&B says that it has step {str(told)[:40]!r} of this run of {horizon}, which cannot be")
     return int(last)
 
 

@@ -13,7 +13,7 @@ from olmo_hydra.config.operations import WandbMode
 from olmo_hydra.config.root import Config
 from olmo_hydra.tracking import wandb_client
 from olmo_hydra.tracking.run_dir import Kind, RunDir
-from olmo_hydra.tracking.wandb_calls import Calls, end_service
+from olmo_hydra.tracking.wandb_calls import Calls, abandon
 from olmo_hydra.tracking.wandb_client import one_line
 from olmo_hydra.tracking.wandb_rows import STEP, Row, finite, history, named
 
@@ -87,9 +87,8 @@ class WandbRun:
         except Exception as error:  # whatever it is: tracking never stops training
             self._notice()
             self._give_up(f"finish failed: {one_line(error)}")
+            abandon()
         self._notice()
-        if not ending.done():
-            end_service()
 
     def _hand_over_if_whole(self) -> None:
         """The last step, unless it was cut: then the next start makes it anew."""
@@ -170,8 +169,7 @@ def start(
         opened, problem = opening.result(timeout=init_timeout + OWN_WORK)
     except Exception as error:  # an unwritable folder, a client that does not start
         unavailable(f"init failed: {one_line(error)}")
-        if not opening.done():
-            end_service()
+        abandon()
         return WandbRun(run_dir, unavailable)
     if problem is not None:
         unavailable(f"{problem}; continuing offline")

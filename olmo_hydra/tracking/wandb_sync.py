@@ -14,6 +14,7 @@ from olmo_hydra.tracking import wandb_client
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.history import starts_of
 from olmo_hydra.tracking.run_dir import RunDir
+from olmo_hydra.tracking.wandb_calls import abandon
 from olmo_hydra.tracking.wandb_rows import STEP, history
 
 
@@ -74,6 +75,7 @@ def sync(run_dir: RunDir, init_timeout: float = 30.0, finish_timeout: float = 60
             if there < last:  # the client keeps to itself what the server refused
                 _, there = _send(run_dir, tracking, [], state, init_timeout, finish_timeout)
         except Exception as error:  # of the client: of many types
+            abandon()
             return Synced("failed", wandb_client.one_line(error))
         if there < last:
             return Synced("failed", f"W&B has no more than step {there} of {last} after all was sent", sent, there)
@@ -100,18 +102,12 @@ def _send(
             init_timeout=init_timeout,
             finish_timeout=finish_timeout,
         )
-        exit_code = 0 if state in ("Finished", "Paused") else 1
-        try:
-            there = wandb_client.last_step(run, run_dir)
-            lacking = [row for row in rows if row[STEP] > there]
-            for row in lacking:
-                wandb_client.log(run, row)
-            run.summary["state"] = state
-        except BaseException:
-            exit_code = 1
-            raise
-        finally:
-            run.finish(exit_code=exit_code)
+        there = wandb_client.last_step(run, run_dir)
+        lacking = [row for row in rows if row[STEP] > there]
+        for row in lacking:
+            wandb_client.log(run, row)
+        run.summary["state"] = state
+        run.finish(exit_code=0 if state in ("Finished", "Paused") else 1)
     return len(lacking), there
 
 
