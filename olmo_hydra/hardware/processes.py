@@ -95,12 +95,9 @@ def join(cfg: HardwareConfig) -> Processes:
 
 
 def _initialize(place: Place | None, count: int) -> None:
-    known = {}
-    if place is not None:
-        known = {"num_processes": place.count, "process_id": place.index}
+    known = (None, None, None) if place is None else (place.coordinator, place.count, place.index)
     try:
-        address = None if place is None else place.coordinator
-        jax.distributed.initialize(address, initialization_timeout=SECONDS_TO_JOIN, **known)
+        jax.distributed.initialize(*known, initialization_timeout=SECONDS_TO_JOIN)
     except (RuntimeError, ValueError) as error:
         raise RequestError(
             f"the processes of the run did not come together: {str(error).splitlines()[0][:300]}",

@@ -135,6 +135,12 @@ class _Other:
         with contextlib.suppress(OSError):
             self._connection.sendall(json.dumps(message).encode() + b"\n")
 
+    def first_message(self) -> Message:
+        """The message that comes first; beats may have come with it. Raises LookupError if none does."""
+        while (messages := self.receive()) == []:
+            pass
+        return (messages or [])[0]
+
     def receive(self) -> list[Message] | None:
         """The messages that have come, once something has; None at the end of the connection."""
         try:
@@ -162,13 +168,11 @@ def _everybody(processes: Processes) -> dict[int, _Other]:
             except TimeoutError as error:
                 missing = sorted(set(range(1, processes.count)) - set(found))
                 raise RequestError(f"processes {missing} do not reach process 0 at {host}") from error
-            try:
-                (hello,) = other.receive() or [{}]
+            with contextlib.suppress(ValueError, LookupError, TypeError):  # of a stranger
+                hello = other.first_message()
                 if hello["token"] == token:
                     other.who = hello["who"]
                     found[hello["process"]] = other
-            except (ValueError, KeyError, TypeError):
-                continue
     return found
 
 
