@@ -4,6 +4,7 @@ What a file may weigh is said here too, so that no directory takes more memory o
 """
 
 import errno
+import glob
 import os
 import shutil
 import stat
@@ -98,8 +99,9 @@ def replace(path: Path, content: bytes) -> None:
 
 def _replace(path: Path, content: bytes | BinaryIO) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        beside.unlink()  # of a process that was killed, or a link that is to be followed
+    for left in (beside, *_abandoned(path)):  # of a process that was killed, or a link that is to be followed
+        with suppress(OSError):
+            left.unlink()
     try:
         with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), "wb") as file:
             if isinstance(content, bytes):
@@ -114,6 +116,19 @@ def _replace(path: Path, content: bytes | BinaryIO) -> None:
             beside.unlink()
         raise
     sync_folder(path.parent)
+
+
+def _abandoned(path: Path) -> Iterator[Path]:
+    """What processes that are gone have left beside a file that they were replacing."""
+    for beside in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        number = beside.name.rpartition(".")[2]
+        if number.isdecimal():
+            try:
+                os.kill(int(number), 0)
+            except (ProcessLookupError, OverflowError):
+                yield beside
+            except PermissionError:  # it lives, and is another user's
+                continue
 
 
 def sync_folder(folder: Path) -> None:

@@ -45,7 +45,7 @@ def prepare(cfg: TextConfig, cache: Path, report: Report) -> Corpus:
     settings = Settings(workers=cores())
     recipe = recipe_of(cfg, settings)
     folder = cache / f"{cfg.name}-{sha256_of_json([ALGORITHM, recipe])[:8]}"
-    if not folder.exists():
+    if not folder.exists() or _partial(folder).exists():  # who was killed after the renaming has left the parts
         with _writable(cache, "run.root", "run.root=<a folder you can write, with some space>"):
             _prepare(cfg, recipe, folder, settings, report)
     return Corpus(folder, in_cache=True)

@@ -186,6 +186,18 @@ def test_wrong_requests(cfg, tmp_path, change, key, problem):
     assert left == ([".partial"] if key == "data.domains.asyncio" else [])
 
 
+def test_the_parts_of_a_corpus_go_if_a_kill_has_left_them_beside_it(cfg, tmp_path):
+    corpus = prepare(cfg, tmp_path, quiet)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    partial = corpus.folder.with_name(f"{corpus.folder.name}.partial")
+    (partial / "texts").mkdir(parents=True)
+    for name in (".lock", "texts/0.text"):
+        (partial / name).write_text("left")
+    assert prepare(cfg, tmp_path, quiet).fingerprint == corpus.fingerprint
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not partial.exists()
+
+
 def test_an_unwritable_cache(cfg, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RequestError) as caught:
