@@ -64,11 +64,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
     stop.share(processes)
     found = devices.acquire(config.hardware, shlex.join(overrides))
     cache = Path(config.run.root).absolute() / "cache"
-    remove_torn(cache / "xla")
+    if processes.first:
+        remove_torn(cache / "xla")
     jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    with ExitStack() as stack:
-        watch = stack.enter_context(Watch(processes, config.hardware.process_timeout))
+    with ExitStack() as stack, Watch(processes, config.hardware.process_timeout) as watch:
         progress = Progress(None if processes.first else Console(quiet=True))
         data = processes.in_turn("data", lambda: open_data(config, cache, progress.note))
         mesh = make_mesh(config.hardware, found)
@@ -117,7 +117,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
             for damage in choice.damaged:
                 aside = checkpoints.set_aside(damage.step)
                 tracker.event("checkpoint_damaged", **asdict(damage), instead=done, aside=aside.name)
-        with _ended(run_dir, tracker, progress, stop, done) as ended:
+        with _ended(run_dir, tracker, progress, stop, watch, done) as ended:
             parts = Parts(
                 config=config,
                 mesh=mesh,
@@ -186,7 +186,7 @@ def _batches(config: Config, data: Data, done: int, processes: Processes) -> Gen
 
 @contextmanager
 def _ended(
-    run_dir: RunDir, tracker: Tracker | Silent, progress: Progress, stop: StopRequest, done: int
+    run_dir: RunDir, tracker: Tracker | Silent, progress: Progress, stop: StopRequest, watch: Watch, done: int
 ) -> Iterator[Any]:
     """Yields the function that records how the run ended; an error that leaves the block is a failure.
 
@@ -212,6 +212,7 @@ def _ended(
                 tracker.event(error.event, step=error.saved or done, signal=error.signal.name, seconds=seconds)
             else:
                 stop.defer()
+                watch.failed(error)
                 fields = error.fields if isinstance(error, RunFailed) else {}
                 tracker.event("failed", error=f"{type(error).__name__}: {error}", **fields)
         raise

@@ -26,6 +26,7 @@ from olmo_hydra.hardware.processes import SECONDS_TO_JOIN, Processes
 
 log = logging.getLogger(__name__)
 BEAT = 1.0  # seconds
+SECONDS_TO_END = 90.0  # of a process that has failed: its report, the last upload
 FAILED = 1  # the exit status of those that remain
 
 Message = dict[str, Any]
@@ -61,12 +62,19 @@ class Watch:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.failed(error)
+
+    def failed(self, error: BaseException | None) -> None:
+        """This process has failed. The others end at once, and this one soon: it may yet wait for them somewhere."""
         if isinstance(error, jax.errors.JaxRuntimeError) and self._others:
             # Perhaps an operation that failed for want of another process: the thread knows in an instant, and ends us.
             time.sleep(3 * BEAT)
-        if not self._over.is_set():
+        if self._others and not self._over.is_set():
             self._over.set()
             self._tell({"lost": f"process {self._processes.index} failed: {type(error).__name__}: {error}"})
+            end = threading.Timer(SECONDS_TO_END, os._exit, [FAILED])
+            end.daemon = True
+            end.start()
 
     def over(self) -> None:
         """The end has come that all processes have agreed on: from now on each may leave when it likes."""
