@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.kills.campaign import campaign
+from benchmarks.kills.campaign import campaign, never_killed
 
 
 def main() -> int:
@@ -23,7 +23,8 @@ def main() -> int:
     folder = (args.folder or Path(tempfile.mkdtemp(prefix="kills-"))).absolute()
     print(f"seed {args.seed}, {folder}", flush=True)
     began = time.monotonic()
-    tally = campaign(folder, args.kills, args.seed, extra=extra, report=lambda line: print(line, flush=True))
+    unbroken = never_killed(folder / "unbroken", extra)
+    tally = campaign(folder, unbroken, args.kills, args.seed, extra=extra, report=lambda line: print(line, flush=True))
     for title, field in (("killed at", 0), ("while it was", 1)):
         by = Counter[str]()
         for key, count in tally.kills.items():

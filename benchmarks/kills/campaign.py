@@ -34,8 +34,18 @@ class Tally:
     faults: dict[Path, list[str]] = field(default_factory=dict)
 
 
+def never_killed(root: Path, extra: Sequence[str] = ()) -> Job:
+    """The run that the others are compared with."""
+    job = Job(root, ("tracking.wandb=offline", *extra))
+    job.killed_at([], Random())
+    if job.faults:
+        raise RuntimeError(f"the run that is not killed has faults: {job.faults}")
+    return job
+
+
 def campaign(
     folder: Path,
+    unbroken: Job,
     kills: int,
     seed: int,
     *,
@@ -47,16 +57,13 @@ def campaign(
 
     Args:
       folder: For the runs; those without a difference are removed.
+      unbroken: The run that was not, of the same config.
       kills: At least so many.
       seed: Decides who is killed when, as far as the machine is the same and as busy.
       extra: Overrides of all runs.
       moments: The moments, each as often as any other.
       report: Receives a line a run.
     """
-    unbroken = Job(folder / "unbroken", ("tracking.wandb=offline", *extra))
-    unbroken.killed_at([], Random(seed))
-    if unbroken.faults:
-        raise RuntimeError(f"the run that is not killed has faults: {unbroken.faults}")
     tally = Tally()
     waiting = _plan(moments, kills, Random(seed))
 

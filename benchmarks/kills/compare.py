@@ -10,10 +10,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import yaml
 
-from benchmarks.kills.job import STEPS, Job
+from benchmarks.kills.job import PREPARED, STEPS, Job
 
 UNFINISHED = re.compile(r".*\.partial|.*\.orbax-checkpoint-tmp.*|\.removed-.*|\..+\.[0-9]+")
-PREPARED = ("data", "order", "packing", "mixture")  # folders of the cache that are functions of the config
 
 
 def differences(job: Job, unbroken: Job) -> list[str]:
@@ -62,12 +61,15 @@ def _of_config(run: Path, other: Path) -> list[str]:
 
 
 def _of_cache(cache: Path, other: Path) -> list[str]:
-    def hashed(root: Path) -> dict[str, str]:
-        files = [path for folder in PREPARED for path in (root / folder).rglob("*") if path.is_file()]
-        return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    """A packing is named by the time its file was written, so that only contents compare."""
 
-    left, right = hashed(cache), hashed(other)
-    return [f"cache/{name} differs" for name in sorted(left | right) if left.get(name) != right.get(name)]
+    def hashed(root: Path) -> set[tuple[str, str]]:
+        files = [path for folder in PREPARED for path in (root / folder).rglob("*") if path.is_file()]
+        names = [path.relative_to(root) for path in files]
+        shown = [str(name.parent if name.parts[0] == "packing" else name) for name in names]
+        return {(name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, path in zip(shown, files, strict=True)}
+
+    return [f"cache/{name} differs" for name, _ in sorted(hashed(cache) ^ hashed(other))]
 
 
 def _of_checkpoints(job: Job, unbroken: Job) -> list[str]:

@@ -20,6 +20,7 @@ OVERRIDES = (
     *("checkpoint.every=16", "checkpoint.ephemeral_every=4", "checkpoint.keep=2"),
     *("data.tokenizer=bpe:300", "model.vocab_size=300", "data.instances=packed", "data.document_mask=true"),
 )
+PREPARED = ("data", "order", "packing")  # folders of the cache that are functions of the config
 POLL = 0.001  # seconds
 PATIENCE = 600.0  # seconds for one start
 MARK = "OLMO_HYDRA_KILLS"
@@ -54,7 +55,8 @@ class Job:
         """Starts the run and kills it at each of the moments that comes, and then lets it end."""
         for moment in moments:
             if moment.needs == "cold" and self.view.run is None:
-                shutil.rmtree(self.root / "cache" / "data", ignore_errors=True)
+                for folder in PREPARED:
+                    shutil.rmtree(self.root / "cache" / folder, ignore_errors=True)
             if moment.needs == "checkpoint" and not self.view.steps():
                 continue
             if not self._killed(moment, rng):
@@ -78,6 +80,22 @@ class Job:
         self.kills[moment.name, self.view.doing(EVALUATES_EVERY)] += 1
         self._look_at_events()
         return True
+
+    def signalled(self, moment: Moment, *numbers: signal.Signals) -> tuple[int | None, str]:
+        """Starts the run and sends it signals at a moment; gives the status it exits with, None if the moment never
+        came, and what it has said."""
+        with self._start() as process:
+            due = moment.watch(self.view, Random(0), STEPS)
+            while not due() and process.poll() is None:
+                time.sleep(POLL)
+            came = process.poll() is None
+            for number in numbers:
+                process.send_signal(number)
+                time.sleep(0.05)  # two of a kind that wait are one
+            status = process.wait(PATIENCE)
+        self._look_at_events()
+        self._look_for_survivors()
+        return status if came else None, self._log.read_text(errors="replace")
 
     def _ended(self) -> bool:
         with self._start() as process:

@@ -51,12 +51,12 @@ def _first_file(view: View, rng: Random, steps: int) -> Due:
 
 
 def _update(view: View, rng: Random, steps: int) -> Due:
-    wanted = rng.randint(1, steps)
+    wanted = view.step() + rng.randint(1, steps // 4)
     return lambda: _restarted(view) and view.step() >= wanted
 
 
 def _save(view: View, rng: Random, steps: int) -> Due:
-    before, nth = view.saving(), rng.randint(1, 4)
+    before, nth = view.saving(), rng.randint(1, 2)
     seen: set[str] = set()
 
     def due() -> bool:
@@ -67,7 +67,7 @@ def _save(view: View, rng: Random, steps: int) -> Due:
 
 
 def _sealed(view: View, rng: Random, steps: int) -> Due:
-    nth, seen = rng.randint(1, 4), set[str]()
+    nth, seen = rng.randint(1, 2), set[str]()
 
     def due() -> bool:
         for name in view.saving() - seen:
@@ -79,7 +79,7 @@ def _sealed(view: View, rng: Random, steps: int) -> Due:
 
 
 def _whole(view: View, rng: Random, steps: int) -> Due:
-    before, nth, seen = view.steps(), rng.randint(1, 4), set[int]()
+    before, nth, seen = view.steps(), rng.randint(1, 2), set[int]()
 
     def due() -> bool:
         seen.update(view.steps() - before)
@@ -116,7 +116,7 @@ def _first_evaluation(view: View, rng: Random, steps: int) -> Due:
 
 
 def _row(view: View, rng: Random, steps: int) -> Due:
-    name, left = rng.choice(ROWS), [rng.randint(1, 30)]
+    name, left = rng.choice(ROWS), [rng.randint(1, 8)]
     last = [view.stamp(name)]
 
     def due() -> bool:

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from collections.abc import Generator, Sequence
@@ -19,7 +18,7 @@ from olmo_hydra.data.files.token_file import TokenFile, tokens_of
 from olmo_hydra.data.instances.kinds import Source
 from olmo_hydra.data.instances.repetition import repeats
 from olmo_hydra.data.sampler import Sampler
-from olmo_hydra.data.signals import kept_from_children
+from olmo_hydra.data.signals import STOPPING, kept_from_children
 
 IGNORED = -100
 AHEAD = 4  # batches read ahead
@@ -154,8 +153,9 @@ class Batches:
         try:
             with ExitStack() as starting:
                 if workers:  # a run that stops after the update at hand still needs them
-                    resource_tracker.ensure_running()  # its start would end the blocking
-                    starting.enter_context(kept_from_children(signal.SIGINT, signal.SIGTERM))
+                    starting.enter_context(kept_from_children(*STOPPING))
+                    resource_tracker.ensure_running()  # which ends the blocking of some
+                    starting.enter_context(kept_from_children(*STOPPING))
                 first = next(read)
             for fields in chain([first], read):
                 if workers:  # which hand arrays over in memory that goes away with them; JAX may go on using it

@@ -4,6 +4,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# Schedulers may send theirs to every process of a job.
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
 
 @contextmanager
 def kept_from_children(*numbers: signal.Signals) -> Iterator[None]:

@@ -224,25 +224,27 @@ def test_workers_leave_nothing_behind(two_files, tmp_path):
         """
 import multiprocessing, os, signal, sys, threading, time
 from contextlib import closing
+from olmo_hydra.data.signals import STOPPING
 
 def interrupt_workers_that_start():
     while len(multiprocessing.active_children()) < 2:
         time.sleep(0.01)
-    for _ in range(10):
-        os.killpg(os.getpgid(0), signal.SIGINT)
+    for number in 3 * STOPPING:
+        os.killpg(os.getpgid(0), number)
         time.sleep(0.1)
 
 def main():
     from pathlib import Path
     from tests.data.token_files import batches_of
 
-    signal.signal(signal.SIGINT, lambda number, frame: None)  # as a run that stops after the update at hand
-
+    for number in STOPPING:
+        signal.signal(number, lambda number, frame: None)  # as a run that stops after the update at hand
     batches = batches_of([Path(path) for path in sys.argv[1:]], seq_len=64, global_batch=4, seed=0, vocab_size=2000)
     threading.Thread(target=interrupt_workers_that_start).start()
     with closing(batches.iterate(0, workers=2)) as stream:
         print([next(stream).n for _ in range(3)])
-        os.killpg(os.getpgid(0), signal.SIGINT)
+        for number in STOPPING:
+            os.killpg(os.getpgid(0), number)
         print([next(stream).n for _ in range(20)][-1])
 
 if __name__ == "__main__":

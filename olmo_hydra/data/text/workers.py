@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from olmo_hydra.config.errors import RunFailed
-from olmo_hydra.data.signals import kept_from_children
+from olmo_hydra.data.signals import STOPPING, kept_from_children
 
 Task = tuple[str, tuple[Any, ...]]  # what messages call it, and the arguments of the function
 IN_PROCESS = 1.0  # seconds: most text for a laptop is prepared before other processes would have started
@@ -94,8 +94,8 @@ class Workers:
             "TOKENIZERS_PARALLELISM": "0",
         }
         command = [sys.executable, "-c", COMMAND, str(theirs.fileno())]
-        # Ctrl-C is for the first process, which ends the others.
-        with theirs, kept_from_children(signal.SIGINT):
+        # These are for the first process, which ends the others.
+        with theirs, kept_from_children(*STOPPING):
             self._started[ours] = subprocess.Popen(
                 command,
                 env=environment,

@@ -209,16 +209,18 @@ def test_text_for_a_laptop_needs_no_other_process(cfg, tmp_path, monkeypatch):
     assert json.loads((corpus.folder / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
 
 
-def test_ctrl_c_does_not_reach_a_worker_that_starts():
+def test_signals_that_stop_a_run_do_not_reach_a_worker_that_starts():
     script = """
 import os, signal, time
+from olmo_hydra.data.signals import STOPPING
 from olmo_hydra.data.text import workers
 
-signal.signal(signal.SIGINT, lambda number, frame: None)
+for number in STOPPING:
+    signal.signal(number, lambda number, frame: None)
 with workers.Workers(2) as started:
     started._start()
-    for _ in range(20):
-        os.killpg(0, signal.SIGINT)
+    for number in 5 * STOPPING:
+        os.killpg(0, number)
         time.sleep(0.05)
     print(list(started.run(time.sleep, [("a", (0,)), ("b", (0,))])))
 """
