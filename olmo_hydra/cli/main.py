@@ -9,7 +9,6 @@ from olmo_hydra.cli import convert, data
 from olmo_hydra.cli.commands import Commands
 from olmo_hydra.cli.guard import guarded
 from olmo_hydra.cli.say import say
-from olmo_hydra.config.errors import RequestError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,8 +41,16 @@ def _parser() -> argparse.ArgumentParser:
     sub = commands.add("models", "a table of the models and their parameters", _models)
     sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
 
-    sub = commands.add("runs", "a table of runs and their states", _runs)
-    sub.add_argument("root", type=lambda text: Path(text.removeprefix("run.root=")), nargs="?", default=Path("runs"))
+    sub = commands.add("runs", "a table of runs and their states; with --sync, their record to W&B", _runs)
+    sub.add_argument(
+        "folders",
+        type=lambda text: Path(text.removeprefix("run.root=")),
+        nargs="*",
+        default=[Path("runs")],
+        metavar="FOLDER",
+        help="roots of runs, or run directories",
+    )
+    sub.add_argument("--sync", action="store_true", help="send to W&B what it lacks of runs that nobody is writing")
     sub.add_argument("--json", action="store_true", help="one JSON list on standard output")
     return parser
 
@@ -71,13 +78,11 @@ def _models(parsed: argparse.Namespace) -> None:
 def _runs(parsed: argparse.Namespace) -> None:
     from olmo_hydra.cli import runs
 
-    if not parsed.root.is_dir():
-        raise RequestError(
-            "there is no such folder",
-            key=str(parsed.root),
-            instead="olmo-hydra runs FOLDER, with the run.root of the runs",
-        )
-    runs.run(parsed.root, parsed.json)
+    found = runs.find(parsed.folders)
+    if parsed.sync:
+        runs.sync(found, parsed.json)
+    else:
+        runs.show(found, parsed.json)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.operations import TrackingConfig
-from olmo_hydra.tracking.files import replace
+from olmo_hydra.tracking.documents import load_yaml
+from olmo_hydra.tracking.files import read, refuse_foreign_link, replace
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.wandb_rows import STEP, Row
+
+MAX_ID = 1000  # bytes
 
 
 class Untrue(Exception):
@@ -100,7 +101,7 @@ def log(run: Any, row: Row) -> None:
 
 
 def last_step(run: Any, run_dir: RunDir) -> int:
-    """The last step that W&B has of the run, -1 for none: by the end of its history, which the summary may be ahead of.
+    """The last step that W&B has of the run, -1 for none: by its history and its summary, whichever is further.
 
     Raises:
       Untrue: It cannot have that step, or its summary is of none. The run is finished.
@@ -112,7 +113,7 @@ def last_step(run: Any, run_dir: RunDir) -> int:
     for told in (last, summed):
         if type(told) is not int or not -1 <= told <= horizon:
             # The client tells the server again what it has read of the summary: without this the lie would stay there.
-            run.summary[STEP] = min(max(last, 0), horizon)
+            run.summary.update({name: min(max(last, 0), horizon) for name in (STEP, "_step")})
             run.finish(exit_code=1)
             raise Untrue(f"W&B says that it has step {str(told)[:40]!r} of this run of {horizon}, which cannot be")
     return int(last)
@@ -120,7 +121,7 @@ def last_step(run: Any, run_dir: RunDir) -> int:
 
 def frozen(run_dir: RunDir) -> dict[str, Any]:
     """The frozen config, as plain data: nothing in it is resolved."""
-    content = yaml.safe_load(run_dir.config.read_text("utf-8"))
+    content = load_yaml(run_dir.config)
     if not isinstance(content, dict):
         raise RequestError("is not a config", where=str(run_dir.config), instead="a copy of the file")
     return content
@@ -129,10 +130,13 @@ def frozen(run_dir: RunDir) -> dict[str, Any]:
 def wandb_id(run_dir: RunDir, name: str) -> str:
     """The W&B id of this directory: what its first start, or its first upload, drew, for good."""
     file = run_dir.wandb / "id"
-    if not file.exists():
+    refuse_foreign_link(run_dir.wandb)
+    kept = read(file, MAX_ID)
+    if kept is None:
+        kept = f"{name}-{secrets.token_hex(3)}\n".encode()
         run_dir.wandb.mkdir(exist_ok=True)
-        replace(file, f"{name}-{secrets.token_hex(3)}\n".encode())
-    return file.read_text().strip()
+        replace(file, kept)
+    return kept.decode().strip()
 
 
 def one_line(error: BaseException) -> str:

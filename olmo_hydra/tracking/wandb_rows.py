@@ -1,9 +1,8 @@
 """A run's rows as W&B gets them, live or later: under the same names, one row a step."""
 
-import json
 from typing import Any
 
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.documents import as_written
 from olmo_hydra.tracking.history import starts_of
 from olmo_hydra.tracking.run_dir import Kind, RunDir
 
@@ -25,9 +24,11 @@ def named(kind: Kind, row: Row) -> Row:
         return {}
     else:
         suite = "eval" if row["suite"] == "heldout" else row["suite"]
-        domains = {f"{suite}/{name}/bits_per_byte": domain["bits_per_byte"] for name, domain in row["domains"].items()}
-        numbers = {f"{suite}/bits_per_byte": row["bits_per_byte"], **domains}
-    return {name: value for name, value in numbers.items() if value is None or isinstance(value, (int, float))}
+        domains = {
+            f"{suite}/{name}/bits_per_byte": domain.get("bits_per_byte") for name, domain in row["domains"].items()
+        }
+        numbers = {f"{suite}/bits_per_byte": row.get("bits_per_byte"), **domains}
+    return numbers
 
 
 def finite(row: Row) -> Row:
@@ -48,15 +49,7 @@ def history(run_dir: RunDir) -> list[Row]:
     kinds: tuple[Kind, ...] = ("metrics", "throughput", "evals")
     for kind in kinds:
         for row in run_dir.rows(kind):
-            try:
-                step = row["step"]
-                if type(step) is not int or step < 0:
-                    raise ValueError(f"a step is {json.dumps(step)[:40]}")
-                merged.setdefault(step, {STEP: step}).update(named(kind, row))
-            except (KeyError, TypeError, AttributeError, ValueError) as error:
-                where = str(run_dir.path / f"{kind}.jsonl")
-                what = f"holds a row that is none of a run ({type(error).__name__}: {error})"
-                raise RequestError(what, where=where, instead="a copy of the file") from error
+            merged.setdefault(row["step"], {STEP: row["step"]}).update(named(kind, row))
     ascending = [row for _, row in sorted(merged.items())]
     whole = ascending[:-1] if ascending and _is_cut(run_dir, ascending) else ascending
     return [finite(row) for row in whole]
@@ -70,7 +63,8 @@ def _is_cut(run_dir: RunDir, rows: list[Row]) -> bool:
     if "train/tokens" in last and "perf/seconds" not in last:
         return True
     starts = starts_of(run_dir)
-    evaluates = any(name.startswith("eval/") for name in rows[0])
-    every = starts[-1].get("operations", {}).get("eval", {}).get("every") if starts else None
-    is_due = evaluates and isinstance(every, int) and every > 0 and last[STEP] % every == 0
-    return is_due and not any(name.startswith("eval/") for name in last)
+    if not starts or "eval/bits_per_byte" not in rows[0]:
+        return False
+    with as_written(run_dir.provenance, "the cadence of evaluation"):
+        is_due = last[STEP] % starts[-1]["operations"]["eval"]["every"] == 0
+    return is_due and "eval/bits_per_byte" not in last

@@ -4,18 +4,22 @@
 """
 
 import json
+from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.operations import TrackingConfig, WandbMode
 from olmo_hydra.tracking import wandb_client
+from olmo_hydra.tracking.documents import as_written, load_json
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.history import starts_of
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.wandb_calls import abandon
-from olmo_hydra.tracking.wandb_rows import STEP, history
+from olmo_hydra.tracking.wandb_rows import STEP, Row, history
+
+BATCH = 1 << 22  # bytes of rows; a request of the client holds 10 MB
 
 
 class Synced(NamedTuple):
@@ -54,7 +58,7 @@ def sync(run_dir: RunDir, init_timeout: float = 30.0, finish_timeout: float = 60
     Raises:
       RequestError: The record is damaged.
     """
-    writer = run_dir.writer()
+    state, writer = run_dir.state()
     if writer is not None:
         return Synced("left", f"is being written by {writer}")
     tracking = _tracking(run_dir)
@@ -64,34 +68,37 @@ def sync(run_dir: RunDir, init_timeout: float = 30.0, finish_timeout: float = 60
         rows = history(run_dir)
         if not rows:
             return Synced("left", "has no rows")
-        state, last = run_dir.state()[0], rows[-1][STEP]
+        last = rows[-1][STEP]
         done = {"server": wandb_client.server(), "entity": tracking.entity, "project": tracking.project,
                 "step": last, "state": state}  # fmt: skip
         marker = run_dir.wandb / "synced.json"
-        if _confirmed(marker) == done:
+        if load_json(marker) == done:
             return Synced("has", "all of it", 0, last)
+        sent, before, there = 0, -2, -1
         try:
-            sent, there = _send(run_dir, tracking, rows, state, init_timeout, finish_timeout)
-            if there < last:  # the client keeps to itself what the server refused
-                _, there = _send(run_dir, tracking, [], state, init_timeout, finish_timeout)
+            while there < last:  # the client keeps to itself what the server refused: asking anew is what confirms
+                there, more = _session(run_dir, tracking, rows, state, init_timeout, finish_timeout)
+                if there <= before < last:
+                    return Synced("failed", f"W&B keeps no more than step {there} of {last}", sent, there)
+                before, sent = there, sent + more
         except Exception as error:  # of the client: of many types
             abandon()
-            return Synced("failed", wandb_client.one_line(error))
-        if there < last:
-            return Synced("failed", f"W&B has no more than step {there} of {last} after all was sent", sent, there)
+            return Synced("failed", wandb_client.one_line(error), sent)
         replace(marker, json.dumps(done).encode())
         return Synced("sent" if sent else "has", f"up to step {there}", sent, there)
 
 
-def _send(
-    run_dir: RunDir,
-    tracking: TrackingConfig,
-    rows: list[dict[str, Any]],
-    state: str,
-    init_timeout: float,
-    finish_timeout: float,
+def _session(
+    run_dir: RunDir, tracking: TrackingConfig, rows: list[Row], state: str, init_timeout: float, finish_timeout: float
 ) -> tuple[int, int]:
-    """Sends the rows that W&B lacks. Gives their number, and the last step that W&B had before."""
+    """Asks for the last step that W&B has, and sends the next rows, of no more bytes than go in one request.
+
+    With more, the first request would have the summary of rows that come in a later one, and who is killed between
+    them could not tell, by what the client says, which of the rows are there.
+
+    Returns:
+      That last step (-1: none), and the number of rows sent after it.
+    """
     with TemporaryDirectory(prefix="olmo-hydra-", ignore_cleanup_errors=True) as folder:
         run = wandb_client.init(
             run_dir,
@@ -104,27 +111,18 @@ def _send(
         )
         there = wandb_client.last_step(run, run_dir)
         lacking = [row for row in rows if row[STEP] > there]
-        for row in lacking:
+        sizes = accumulate(len(json.dumps(row)) for row in lacking)
+        batch = [row for row, size in zip(lacking, sizes, strict=True) if size <= BATCH] or lacking[:1]
+        for row in batch:
             wandb_client.log(run, row)
         run.summary["state"] = state
         run.finish(exit_code=0 if state in ("Finished", "Paused") else 1)
-    return len(lacking), there
+    return there, len(batch)
 
 
 def _tracking(run_dir: RunDir) -> TrackingConfig:
     """How the last start tracked the run."""
     starts = starts_of(run_dir)
-    node: Any = starts[-1].get("operations", {}).get("tracking") if starts else None
-    try:
-        node = node or wandb_client.frozen(run_dir)["tracking"]
+    with as_written(run_dir.path, "how the run is tracked"):
+        node = starts[-1]["operations"]["tracking"] if starts else wandb_client.frozen(run_dir)["tracking"]
         return TrackingConfig(**{**node, "wandb": WandbMode(node["wandb"])})
-    except (TypeError, KeyError, ValueError) as error:
-        what = "does not say how the run is tracked"
-        raise RequestError(what, where=str(run_dir.config), instead="a copy of the file") from error
-
-
-def _confirmed(marker: Path) -> Any:
-    try:
-        return json.loads(marker.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None

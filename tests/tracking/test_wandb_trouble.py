@@ -134,9 +134,10 @@ def test_a_server_that_dies_delays_the_end_no_longer_than_asked(run_dir, machine
         {"historyTail": json.dumps([json.dumps({"_step": 10**9})])},
         {"historyTail": json.dumps([json.dumps({"_step": "abc"})]), "summaryMetrics": '{"train/step": "abc"}'},
         {"summaryMetrics": '{"train/step": 1000000000}'},
+        {"summaryMetrics": '{"_step": 1000000000}'},
         {"summaryMetrics": "7", "historyTail": "{}", "config": "7"},
     ],
-    ids=["far", "no number", "far summary", "other types"],
+    ids=["far", "no number", "far summary", "far count", "other types"],
 )
 def test_a_server_that_lies_of_a_run(run_dir, machine, lie):
     problems = []

@@ -1,9 +1,5 @@
 """What commands say of a run directory, with numbers that are there, are not, and are not finite."""
 
-import json
-import re
-
-from olmo_hydra.cli import runs
 from olmo_hydra.cli.summary import summary
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
@@ -44,27 +40,3 @@ def test_the_summary_says_nan_where_a_number_is_not_finite(tmp_path):
     _, topics, mean, *_ = summary(run_dir).splitlines()
     assert topics.split() == ["topics", "8.000", "nan", "nan"]
     assert mean.split() == ["mean", "of", "domains", "8.000", "nan"]
-
-
-def test_runs_lists_states_and_held_out_text(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    make(tmp_path, "a", [evaluation(0, "heldout", 8.0), evaluation(9, "heldout", 2.04)], "started", "finished")
-    make(tmp_path, "b", [evaluation(9, "heldout", NAN)], "started")
-    running = make(tmp_path, "c", [], "started")
-    with running.lock():
-        writer = running.writer()
-        runs.run(tmp_path, as_json=True)
-        found = json.loads(capsys.readouterr().out)
-        runs.run(tmp_path, as_json=False)
-    keys = ("run", "state", "writer", "heldout_step", "bits_per_byte")
-    assert [tuple(row[key] for key in keys) for row in found] == [
-        ("a", "Finished", None, 9, 2.04),
-        ("b", "Killed", None, 9, None),
-        ("c", "Running", writer, None, None),
-    ]
-    table = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
-    assert [row[:4] for row in table[1:]] == [
-        ["a", "Finished", "0", "2.040"],
-        ["b", "Killed", "0", "nan"],
-        ["c", f"Running ({writer})", "0", "0 s ago"],
-    ]
