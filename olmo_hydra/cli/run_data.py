@@ -157,13 +157,14 @@ def _documents(data: Data, instance: int, n_documents: int) -> dict[str, Any]:
     return {
         "n_documents": len(pieces),
         "documents": [
-            _described(data, piece) | {"text": trace.excerpt(piece, data.files, data.tokenizer, CHARACTERS)}
+            described(data, piece) | {"text": trace.excerpt(piece, data.files, data.tokenizer, CHARACTERS)}
             for piece in pieces[:n_documents]
         ],
     }
 
 
-def _described(data: Data, piece: Span) -> dict[str, Any]:
+def described(data: Data, piece: Span) -> dict[str, Any]:
+    """Where a piece of text stands, and the name of its document if there is an index of them."""
     file = data.files[piece.file]
     names = trace.names_of(file)
     return {
@@ -181,7 +182,7 @@ def reads_of(run: Run, places: Sequence[Span]) -> dict[str, Any]:
     updates = updates_of(run, sorted({instance for instances in held for instance in instances}))
     return _found(run) | {
         "places": [
-            _described(run.data, place) | {"instances": [updates[instance] for instance in instances]}
+            described(run.data, place) | {"instances": [updates[instance] for instance in instances]}
             for place, instances in zip(places, held, strict=True)
         ],
     }
@@ -192,7 +193,7 @@ def reads_of_instance(run: Run, instance: int) -> dict[str, Any]:
     n = len(run.data.source)
     require(0 <= instance < n, f"there are instances 0 to {n - 1:,}", key="--instance", value=instance)
     spans, updates = run.data.source.spans(instance), updates_of(run, [instance])[instance]
-    return _found(run) | {"places": [_described(run.data, span) | {"instances": [updates]} for span in spans]}
+    return _found(run) | {"places": [described(run.data, span) | {"instances": [updates]} for span in spans]}
 
 
 def updates_of(run: Run, instances: Sequence[int]) -> dict[int, dict[str, Any]]:

@@ -114,6 +114,9 @@ def _bad_value(cause: OmegaConfBaseException, where: str | None) -> RequestError
         )
     if "is not a subclass of" in message:
         return RequestError("is a group of keys, not a value", key=key, where=where, instead=_as_node(where, key))
+    typed = re.fullmatch(r"command line: ([\w.]+)=(\[.*\])", where or "")
+    if "is not a ListConfig" in message and not key and typed:  # of an item OmegaConf does not say where it stands
+        return RequestError("is a list of lists", key=typed[1], where=where, instead=f"{typed[1]}=[{typed[2]}]")
     if "is not a ListConfig" in message:
         return RequestError("is a list", key=key, where=where, instead=f"{key}=[VALUE,VALUE]")
     if "does not support deletion" in message:

@@ -11,23 +11,23 @@ from olmo_hydra.config.store import schema
 
 @dataclass
 class OptimConfig:
-    """What every optimizer has. `lr` is the peak; the schedule multiplies it."""
+    """What every optimizer has. `lr` is the peak; the schedule multiplies it.
+
+    No optimizer applies an update whose loss or gradient is not finite, and the run stops after `max_consecutive_skips`
+    skipped ones in a row.
+    """
 
     name: str = MISSING
     lr: float = MISSING
     weight_decay: float = MISSING
     no_decay: list[str] = MISSING
     clip_norm: float | None = MISSING
+    max_consecutive_skips: int = MISSING
 
     @property
     def state_bytes_per_param(self) -> int:
         """Bytes of optimizer state for each parameter: none, unless an optimizer keeps moments."""
         return 0
-
-    @property
-    def skip_limit(self) -> int | None:
-        """Skipped updates in a row after which the run stops; None for an optimizer that never skips."""
-        return None
 
     def check(self) -> None:
         require(self.lr > 0, "must be positive", key="optim.lr", value=self.lr, instead="optim.lr=3e-4")
@@ -37,6 +37,12 @@ class OptimConfig:
             "must be positive, or null for no clipping",
             key="optim.clip_norm",
             value=self.clip_norm,
+        )
+        require(
+            self.max_consecutive_skips >= 1,
+            "must be at least 1",
+            key="optim.max_consecutive_skips",
+            value=self.max_consecutive_skips,
         )
 
 
@@ -71,21 +77,10 @@ class SkipStepAdamWConfig(AdamWConfig):
     window: int = MISSING
     sigma: float = MISSING
     min_std: float = MISSING
-    max_consecutive_skips: int = MISSING
     compat: bool = MISSING
-
-    @property
-    def skip_limit(self) -> int | None:
-        return self.max_consecutive_skips
 
     def check(self) -> None:
         super().check()
         require(self.window >= 4, "must be at least 4", key="optim.window", value=self.window)
         require(self.sigma > 0, "must be positive", key="optim.sigma", value=self.sigma)
         require(self.min_std >= 0, "must not be negative", key="optim.min_std", value=self.min_std)
-        require(
-            self.max_consecutive_skips >= 1,
-            "must be at least 1",
-            key="optim.max_consecutive_skips",
-            value=self.max_consecutive_skips,
-        )

@@ -7,7 +7,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from olmo_hydra.config.data import DataConfig
-from olmo_hydra.config.errors import require
+from olmo_hydra.config.errors import require, show
 from olmo_hydra.config.hardware import HardwareConfig
 from olmo_hydra.config.init import InitConfig
 from olmo_hydra.config.model import ModelConfig
@@ -21,13 +21,14 @@ OPERATIONS = ("hardware", "eval", "checkpoint", "tracking", "run")
 
 @dataclass
 class TrainConfig:
-    """Batch, horizon and seed. Science: the same on any hardware."""
+    """Batch, horizon, seed, and what is passed over. Science: the same on any hardware."""
 
     global_batch: int = MISSING
     steps: int | None = None
     tokens: int | None = None
     seed: int = MISSING
     z_loss: float = MISSING
+    skip_batches: list[list[int]] = MISSING
 
     def derive(self, seq_len: int) -> None:
         """Fills `steps` from `tokens` (rounded up), or `tokens` from `steps`."""
@@ -52,10 +53,52 @@ class TrainConfig:
         assert self.steps is not None
         require(1 <= self.steps < 2**31, "must lie in [1, 2^31) updates", key="train.steps", value=self.steps)
         self.tokens = self.steps * per_step
+        self._check_skipped(self.steps)
+
+    def passes_over(self, step: int) -> bool:
+        """Whether update `step` reads its batch and changes nothing."""
+        return any(first <= step <= last for first, last in self.skip_batches)
 
     def check(self) -> None:
         require(0 <= self.seed < 2**32, "must lie in [0, 2^32)", key="train.seed", value=self.seed)
         require(self.z_loss >= 0, "must not be negative", key="train.z_loss", value=self.z_loss)
+
+    def _check_skipped(self, steps: int) -> None:
+        key, value, behind = "train.skip_batches", self.skip_batches, 0
+        for updates in value:
+            require(
+                len(updates) == 2 and updates[0] <= updates[1],
+                f"{updates} is no first and last update",
+                key=key,
+                value=value,
+                instead=f"{key}=[[{min(updates)},{max(updates)}]]" if updates else f"{key}=[]",
+            )
+            first, last = updates
+            require(
+                first >= 1 and last <= steps,
+                f"{updates} is not inside the run, which has updates 1 to {steps}",
+                key=key,
+                value=value,
+            )
+            require(
+                behind < first,
+                f"{updates} begins before the one in front of it ends: they are sorted, and none overlap",
+                key=key,
+                value=value,
+                instead=f"{key}={show(merged(value))}",
+            )
+            behind = last
+
+
+def merged(ranges: list[list[int]]) -> list[list[int]]:
+    """Ranges of updates, first and last, as sorted ones of the same updates that do not overlap."""
+    found: list[list[int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], last)
+        else:
+            found.append([first, last])
+    return found
 
 
 @dataclass

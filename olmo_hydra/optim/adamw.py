@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import optax
 
 from olmo_hydra.config.optim import AdamWConfig
-from olmo_hydra.optim.base import build
+from olmo_hydra.optim.base import transformation
 from olmo_hydra.optim.decay import add_decay
 from olmo_hydra.optim.scale import clip_by_grad_norm, descend
 
 Tree = Any
 
 
-@build.register
+@transformation.register
 def adamw(cfg: AdamWConfig, decay_mask: Tree) -> optax.GradientTransformationExtraArgs:
     """Clipping, Adam, decoupled decay, the rate: `p -= lr * (mu_hat / (sqrt(nu_hat) + eps) + weight_decay * p)`."""
     clip = optax.identity() if cfg.clip_norm is None else clip_by_grad_norm(cfg.clip_norm)

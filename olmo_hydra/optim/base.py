@@ -1,9 +1,11 @@
-"""What every optimizer offers: `build` from its config, and `metrics` of its state."""
+"""What an optimizer registers: its transformation, its rule for skipping updates, what its state has to say."""
 
+from collections.abc import Callable
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from olmo_hydra.config.optim import OptimConfig
@@ -12,19 +14,29 @@ Tree = Any
 
 
 @singledispatch
-def build(cfg: OptimConfig, decay_mask: Tree) -> optax.GradientTransformationExtraArgs:
-    """The optimizer that a config describes; one registered function for each schema.
+def transformation(cfg: OptimConfig, decay_mask: Tree) -> optax.GradientTransformationExtraArgs:
+    """What an optimizer makes of gradients; one registered function for each schema. `build` guards it.
 
-    Args:
-      cfg: A checked schema of the `optim` group.
-      decay_mask: Booleans in the structure of the parameters: whether weight decay applies (`decay_mask`).
-
-    Returns:
-      `update(grads, state, params, *, lr, loss, grad_norm) -> (updates, state)`, for `optax.apply_updates`. All three
-      are fp32 scalars: `lr` the rate of this very update, so that the logged rate is the applied one and a schedule
-      never recompiles; `loss` the cross-entropy of the batch; `grad_norm` the global norm of `grads` before clipping.
+    Args and returned `update` are those of `build`. It need not look at what is not finite.
     """
     raise TypeError(f"no optimizer is registered for {type(cfg).__name__}")
+
+
+class Rule(NamedTuple):
+    """Which finite updates are skipped as well. `init()` makes the rule's state.
+
+    `judge(state, loss, grad_norm) -> (accepted, state)` sees every update, those that are not finite too, which are
+    skipped whatever it says.
+    """
+
+    init: Callable[[], Tree]
+    judge: Callable[[Tree, jax.Array, jax.Array], tuple[jax.Array, Tree]]
+
+
+@singledispatch
+def rule(cfg: OptimConfig) -> Rule:
+    """The rule of an optimizer: it accepts every finite update, unless its schema registers another."""
+    return Rule(init=tuple, judge=lambda state, loss, grad_norm: (jnp.bool_(True), state))
 
 
 @singledispatch

@@ -33,7 +33,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over one x axis; axis titles carry the unit. `from_zero` keeps differences of a rate in proportion."""
+    """Curves over one x axis; axis titles carry the unit. `from_zero` keeps differences of a rate in proportion;
+    `whole` shows the x axis from its beginning.
+    """
 
     kind: ClassVar[str] = "chart"
     id: str
@@ -44,6 +46,7 @@ class Chart:
     note: str = ""
     log_y: bool = False
     from_zero: bool = False
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -85,10 +88,13 @@ class Prose:
 
 @dataclass(frozen=True)
 class Samples:
-    """Prompt and what the model wrote after it."""
+    """Prompt and what the model wrote after it, or a heading and a text; under a caption to fold them by, if given."""
 
     kind: ClassVar[str] = "samples"
     samples: list[tuple[str, str]]
+    caption: str = ""
+    folded: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,16 @@ class Code:
     folded: bool = False
 
 
-Block = Chart | Table | Shares | Facts | Prose | Samples | Code
+@dataclass(frozen=True)
+class Link:
+    """Another page of the run directory, by its file's name."""
+
+    kind: ClassVar[str] = "link"
+    file: str
+    text: str
+
+
+Block = Chart | Table | Shares | Facts | Prose | Samples | Code | Link
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def figure(chart: Chart) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "var(--ink)"},
-        "xaxis": axis | {"title": {"text": chart.x_title}, "rangemode": "tozero"},
+        "xaxis": axis | {"title": {"text": chart.x_title}, "rangemode": "tozero" if chart.whole else "normal"},
         "yaxis": y_axis,
         "showlegend": len(traces) > 1,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "font": {"size": 12}},

@@ -10,11 +10,24 @@ BASELINES = {"baseline_trigram": "trigram", "baseline_unigram": "unigram"}
 
 
 def verdict(run: Evidence) -> str:
-    """Some sentences: data that was read twice; held-out bits per byte at the start and now, beside the baselines.
+    """Some sentences: that skipped updates stopped it; data that was read twice; held-out bits per byte at the start
+    and now, beside the baselines.
 
     Where the held-out text was exchanged, it says so, and speaks of the evaluations after that.
     """
-    return " ".join(filter(None, (repeats(run), other_text(run), _learned(run))))
+    return " ".join(filter(None, (stopped(run), repeats(run), other_text(run), _learned(run))))
+
+
+def stopped(run: Evidence) -> str | None:
+    """What to say of skipped updates that ended the run; None if they did not."""
+    end = run.stopped
+    if end is None:
+        return None
+    first, last, before = end["first"], end["last"], end["checkpoint"]
+    text = f"Training stopped at update {count(last)}: every update from {count(first)} on was skipped ({end['why']})."
+    if before is None:
+        return f"{text} No checkpoint is from before them."
+    return f"{text} Checkpoint {count(before)} is the newest from before them."
 
 
 def _learned(run: Evidence) -> str:

@@ -1,7 +1,9 @@
-"""Checkpoints of a run: whole or absent, and refused where they do not belong."""
+"""Checkpoints of a run: whole or absent, refused where they are damaged or do not belong."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,12 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.operations import CheckpointConfig
+from olmo_hydra.config.operations import CheckpointConfig, OnCorrupt
+from olmo_hydra.tracking import checkpoints as on_disk
+from olmo_hydra.tracking.checkpoints import Damage, Kind
+from olmo_hydra.tracking.files import make_folder, sync_folder
+from olmo_hydra.train.retention import superfluous
+from olmo_hydra.train.space import failed_save, refuse_without_space
 from olmo_hydra.train.state import State, by_path
 
 Meta = dict[str, Any]
@@ -20,36 +27,110 @@ Event = Callable[..., None]
 CHUNK = 1 << 26  # bytes of an array stored in one piece: to read a piece takes its size twice
 
 
+@dataclass(frozen=True)
+class Choice:
+    """From which checkpoint a run goes on (None: from none), and the newer ones, which are damaged."""
+
+    step: int | None
+    damaged: tuple[Damage, ...]
+
+
 class Checkpoints:
     """The folder `checkpoints/` of a run: one folder a step, written in the background, renamed when whole.
 
     Arrays are stored under the path they have in the state, so that a checkpoint can be read without this code.
+
+    Args:
+      folder: Made by the first save.
+      cfg: Its cadences and what stays.
+      writes: Whether this process writes what is not part of an array: one of a job does. All of them call `save`,
+        `restore`, `record`, `words` and `wait` alike.
     """
 
-    def __init__(self, folder: Path, cfg: CheckpointConfig):
-        policy = ocp.checkpoint_managers.LatestN(cfg.keep)
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True, create=True)
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
-        self._being_written: int | None = None
+    def __init__(self, folder: Path, cfg: CheckpointConfig, writes: bool = True):
+        self.folder = folder.absolute()
+        self._cfg, self._writes = cfg, writes
+        options = ocp.options.AsyncOptions(post_finalization_callback=self._seal)
+        self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
+        self._being_written: tuple[int, Kind] | None = None
+        self._kinds: dict[int, Kind] | None = None  # of the whole ones, once they were asked for
+        self._spared_before: int | None = None
+        self._erasing = ThreadPoolExecutor(1, thread_name_prefix="erase")
 
-    def latest(self) -> int | None:
-        """The newest whole checkpoint's step."""
-        return self._manager.latest_step()
+    def choose(self) -> Choice:
+        """The newest checkpoint that is what was written, every byte of it; changes nothing.
 
-    def save(self, step: int, state: State, meta: Meta, record: Record, words_W: jax.Array) -> None:
+        Raises:
+          RequestError: A newer one is damaged, and `checkpoint.on_corrupt` does not say to go back.
+        """
+        damaged, chosen = [], None
+        for step in reversed(on_disk.steps(self.folder)):
+            found = on_disk.damage(self.place(step))
+            if found is None:
+                chosen = step
+                break
+            damaged.append(found)
+        if damaged and self._cfg.on_corrupt is OnCorrupt.refuse:
+            after = "begins the run anew: no other is whole" if chosen is None else f"continues from update {chosen}"
+            raise RequestError(
+                "\n  ".join(map(str, damaged)),
+                where=str(self.place(damaged[0].step) / damaged[0].file),
+                instead=f"a copy of it; or checkpoint.on_corrupt=previous, which {after}",
+            )
+        return Choice(chosen, tuple(damaged))
+
+    def set_aside(self, step: int, why: str = "damaged") -> Path:
+        """Takes a checkpoint out of the run without deleting it: `<step>.<why>`. Returns where it is.
+
+        Only for the process that writes.
+        """
+        if self._kinds is not None:
+            self._kinds.pop(step, None)
+        return on_disk.set_aside(self.place(step), why)
+
+    def clean(self) -> None:
+        """Removes what killed processes of this run left half written or half removed. Only while it is locked."""
+        if self._writes:
+            for path in on_disk.remains(self.folder):
+                on_disk.erase(path)
+
+    def keep_before(self, step: int | None) -> None:
+        """From now on the newest whole checkpoint before this step is not removed; None: as the config says."""
+        self._spared_before = step
+
+    def save(
+        self, step: int, state: State, meta: Meta, record: Record, words_W: jax.Array, *, permanent: bool = True
+    ) -> None:
         """Starts saving what update `step` has left: the state, and of the data the record and the ledger's bits.
 
         It is on disk, all of it, once `wait` returns or `event` is told.
+
+        Args:
+          step: Updates done.
+          state: May be given away as soon as this returns.
+          meta: Whose checkpoint it is.
+          record: See `Reading.record`.
+          words_W: See `Ledger`.
+          permanent: Whether it stays when there is a newer one.
+
+        Raises:
+          RequestError: There is no space for it.
+          RunFailed: It cannot be written.
         """
+        arrays = {"state": by_path(state), "ledger": {"words": words_W}}
+        if self._writes:
+            make_folder(self.folder)
+            size = sum(leaf.nbytes for leaves in arrays.values() for leaf in leaves.values())
+            refuse_without_space(self.folder, step, size)
+        kind = Kind.permanent if permanent else Kind.ephemeral
+        self._being_written = step, Kind.landmark if step in self._cfg.fixed_steps else kind
         args = ocp.args.Composite(
-            state=_save(by_path(state)),
             meta=ocp.args.JsonSave(meta),
             data=ocp.args.JsonSave(record),
-            ledger=_save({"words": words_W}),
+            **{name: _save(leaves) for name, leaves in arrays.items()},
         )
-        if not self._manager.save(step, args=args):
-            raise RuntimeError(f"checkpoint {step} was not saved: {self.latest()} is there already")
-        self._being_written = step
+        with self._whole_or_gone(step):
+            self._orbax.save(self.place(step), args=args)
 
     def restore(self, step: int, abstract: State, shardings: State, meta: Meta) -> State:
         """The state after update `step`, laid out as `shardings` says, on any number of devices.
@@ -57,66 +138,109 @@ class Checkpoints:
         Raises:
           RequestError: The checkpoint was written by another program than `meta` describes, or it is damaged.
         """
-        with self._damaged(step):
-            saved = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta
-            refuse_other(saved, meta, self.place(step))
-            return self._arrays(step, abstract, shardings)
+        saved = self._item(step, "meta", ocp.args.JsonRestore())
+        refuse_other(saved, meta, self.place(step))
+        template = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            for (name, leaf), sharding in zip(by_path(abstract).items(), jax.tree.leaves(shardings), strict=True)
+        }
+        leaves = self._item(step, "state", ocp.args.StandardRestore(template))
+        return jax.tree.unflatten(jax.tree.structure(abstract), [leaves[name] for name in template])
 
     def record(self, step: int) -> Record:
         """What the checkpoint says of the data. Raises RequestError if it is damaged."""
-        with self._damaged(step):
-            record: Record = self._manager.restore(step, args=ocp.args.Composite(data=ocp.args.JsonRestore())).data
-            return record
+        record: Record = self._item(step, "data", ocp.args.JsonRestore())
+        return record
 
     def words(self, step: int, abstract_W: jax.ShapeDtypeStruct) -> jax.Array:
         """The ledger's bits, laid out as `abstract_W` says. Raises RequestError if they are damaged."""
-        with self._damaged(step):
-            args = ocp.args.Composite(ledger=ocp.args.StandardRestore({"words": abstract_W}))
-            words_W: jax.Array = self._manager.restore(step, args=args).ledger["words"]
-            return words_W
+        words_W: jax.Array = self._item(step, "ledger", ocp.args.StandardRestore({"words": abstract_W}))["words"]
+        return words_W
 
     def place(self, step: int) -> Path:
         """Folder of a checkpoint."""
-        return Path(self._manager.directory / str(step))
+        return self.folder / str(step)
+
+    def wait(self, event: Event) -> None:
+        """Returns when the save that was started is on disk, and `event("checkpoint", step=n)` has been told.
+
+        Raises:
+          RequestError: There was no space for it.
+          RunFailed: It could not be written.
+        """
+        if self._being_written is not None:
+            with self._whole_or_gone(self._being_written[0]):
+                self._orbax.wait_until_finished()
+            self._finished(event)
+        elif self._writes:
+            self._remove_superfluous()  # what a process that was killed after its last save did not
+
+    def tell(self, event: Event) -> None:
+        """As `wait`, of a save that has ended by now, well or badly. Never waits for one."""
+        if self._being_written is not None:
+            step, _ = self._being_written
+            with self._whole_or_gone(step):
+                self._orbax.check_for_errors()
+            if self.place(step).is_dir():
+                self._finished(event)
+
+    def close(self) -> None:
+        """Waits, and ends the background threads."""
+        self._erasing.shutdown()
+        self._orbax.close()
+
+    def _seal(self) -> None:
+        """Called by orbax, in the writing process, when every array is on disk and the folder is yet to be renamed."""
+        assert self._being_written is not None
+        step, kind = self._being_written
+        on_disk.write_manifest(self._temporary(step), step, kind)
+
+    def _finished(self, event: Event) -> None:
+        assert self._being_written is not None
+        step, kind = self._being_written
+        self._being_written = None
+        if self._writes:
+            sync_folder(self.folder)
+            self._known()[step] = kind
+        event("checkpoint", step=step)
+        if self._writes:
+            self._remove_superfluous()
+
+    def _known(self) -> dict[int, Kind]:
+        if self._kinds is None:
+            self._kinds = {step: manifest.kind for step, manifest in on_disk.whole(self.folder).items()}
+        return self._kinds
+
+    def _remove_superfluous(self) -> None:
+        kinds = self._known()
+        for step in superfluous(kinds, self._cfg.keep, self._cfg.fixed_steps, self._spared_before):
+            del kinds[step]
+            self._erasing.submit(on_disk.erase, on_disk.removed(self.place(step)))
 
     @contextmanager
-    def _damaged(self, step: int) -> Iterator[None]:
-        """Errors of reading a checkpoint, as one that names it."""
+    def _whole_or_gone(self, step: int) -> Iterator[None]:
+        """Of a save that fails nothing stays: it would hold the space that is lacking."""
         try:
             yield
-        except RequestError:
-            raise
+        except Exception as error:  # of many types: orbax passes on what its threads met
+            self._being_written = None
+            if self._writes:
+                on_disk.erase(self._temporary(step))
+            raise failed_save(self.folder, step, error) from error
+
+    def _temporary(self, step: int) -> Path:
+        return self.folder / f"{step}.orbax-checkpoint-tmp"
+
+    def _item(self, step: int, name: str, args: ocp.args.CheckpointArgs) -> Any:
+        """One item of a checkpoint. Errors of reading it become one that names the checkpoint."""
+        try:
+            return self._orbax.restore(self.place(step), args=ocp.args.Composite(**{name: args}))[name]
         except Exception as error:  # of many types, by what is damaged
             raise RequestError(
                 f"the checkpoint of update {step} is damaged: {type(error).__name__}",
                 where=str(self.place(step)),
                 instead="a copy of it; without that folder, the same command continues from the checkpoint before",
             ) from error
-
-    def _arrays(self, step: int, abstract: State, shardings: State) -> State:
-        template = {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-            for (name, leaf), sharding in zip(by_path(abstract).items(), jax.tree.leaves(shardings), strict=True)
-        }
-        args = ocp.args.Composite(state=ocp.args.StandardRestore(template))
-        leaves = self._manager.restore(step, args=args).state
-        return jax.tree.unflatten(jax.tree.structure(abstract), [leaves[name] for name in template])
-
-    def wait(self, event: Event) -> None:
-        """Returns when the save that was started is on disk, and `event("checkpoint", step=n)` has been told."""
-        self._manager.wait_until_finished()
-        self.tell(event)
-
-    def tell(self, event: Event) -> None:
-        """Tells `event`, once, of a save that is on disk by now; raises the error of one that failed. Never waits."""
-        if self._being_written is not None and not self._manager.is_saving_in_progress():
-            self._manager.check_for_errors()
-            event("checkpoint", step=self._being_written)
-            self._being_written = None
-
-    def close(self) -> None:
-        """Waits, and ends the background threads."""
-        self._manager.close()
 
 
 def _save(leaves: dict[str, jax.Array]) -> ocp.args.StandardSave:

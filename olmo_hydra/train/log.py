@@ -1,16 +1,15 @@
 """Rows of a run's metrics, and when they say that it has to stop."""
 
-import math
 from typing import Any
 
 import jax
 
-from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.hardware.flops import mfu
 from olmo_hydra.train.ledger import Found, examples
 from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.step import Metrics
+from olmo_hydra.train.streak import Streak
 
 
 class Log:
@@ -19,7 +18,8 @@ class Log:
     def __init__(self, parts: Parts):
         self._parts = parts
         self._pending: tuple[int, Metrics, Found, Batch] | None = None
-        self._steps_in_lap = 0
+        self._steps_in_lap = 0  # that made an update
+        self._streak = Streak(parts)
         self._is_first = True
 
     def later(self, step: int, metrics: Metrics, found: Found, batch: Batch) -> None:
@@ -28,7 +28,11 @@ class Log:
         self._pending = (step, metrics, found, batch)
 
     def catch_up(self) -> None:
-        """Waits for the pending metrics and writes them."""
+        """Waits for the pending metrics and writes them.
+
+        Raises:
+          RunFailed: Too many updates in a row were skipped.
+        """
         if self._pending is None:
             return
         step, *on_device, batch = self._pending
@@ -37,24 +41,25 @@ class Log:
         self._parts.clock.step = step
         if self._is_first:
             self._first_update()
-        values = {name: value.item() for name, value in metrics.items()} | self._of_data(step, found, batch)
-        self._steps_in_lap += 1
-        wrong = self._wrong(step, values, batch)
+        values = {name: value if value is None else value.item() for name, value in metrics.items()}
+        values |= self._of_data(step, found, batch)
+        self._steps_in_lap += "batch_skipped" not in values
+        self._streak.take(step, values)
         config = self._parts.config
-        if wrong is None and step % config.tracking.log_every and step not in (1, config.train.steps):
+        if not self._streak.is_too_long and step % config.tracking.log_every and step not in (1, config.train.steps):
             return
         per_step = config.train.global_batch * config.data.seq_len
         self._parts.tracker.metrics({"step": step, "tokens": step * per_step, **values})
         seconds, self._steps_in_lap, steps = self._parts.clock.lap(), 0, self._steps_in_lap
-        rate = steps * per_step / seconds
-        hardware = config.hardware
-        use = mfu(config.model, config.data.seq_len, rate, hardware.devices, hardware.peak_tflops)
-        self._parts.tracker.throughput(
-            {"step": step, "seconds": seconds / steps, "tokens_per_second": rate, "mfu": use}
-        )
-
-        if wrong is not None:
-            raise RunFailed(wrong)
+        if steps:
+            rate = steps * per_step / seconds
+            hardware = config.hardware
+            use = mfu(config.model, config.data.seq_len, rate, hardware.devices, hardware.peak_tflops)
+            self._parts.tracker.throughput(
+                {"step": step, "seconds": seconds / steps, "tokens_per_second": rate, "mfu": use}
+            )
+        if self._streak.is_too_long:
+            raise self._streak.failure()
 
     def _first_update(self) -> None:
         """Tells what it took from the start of the process to the first update that this start has finished."""
@@ -75,18 +80,3 @@ class Log:
             fields = {"step": step, "epoch": batch.epoch, "repeated": repeated, "examples": again}
             self._parts.tracker.warning(text, "data_repeated", **fields)
         return row
-
-    def _wrong(self, step: int, values: dict[str, Any], batch: Batch) -> str | None:
-        """Why the run has to stop: an update that is not finite was made, or too many in a row were skipped."""
-        skipped = values.get("skipped", 0)
-        if skipped:
-            self._parts.tracker.event("skipped", step=step, loss=values["loss"], grad_norm=values["grad_norm"])
-        finite = math.isfinite(values["loss"]) and math.isfinite(values["grad_norm"])
-        where = f"at step {step} (loss {values['loss']}, gradient norm {values['grad_norm']}, "
-        where += f"instances {batch.instances_B[:8].tolist()} ...)"
-        if not finite and not skipped:
-            return f"the loss or its gradient is not finite {where}; optim=skip_step_adamw skips such updates"
-        limit = self._parts.config.optim.skip_limit
-        if limit is not None and values["consecutive_skips"] >= limit:
-            return f"{limit} updates in a row were skipped, the last {where}"
-        return None

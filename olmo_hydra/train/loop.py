@@ -10,12 +10,12 @@ import numpy as np
 
 from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.data.loader import Batch
-from olmo_hydra.hardware.sharding import batch_sharding
+from olmo_hydra.hardware.sharding import batch_sharding, replicated
 from olmo_hydra.train.ledger import Read
 from olmo_hydra.train.log import Log
 from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.state import State
-from olmo_hydra.train.step import Inputs, Step
+from olmo_hydra.train.step import Inputs, Step, passed_over
 
 Tree = Any
 
@@ -31,8 +31,8 @@ def run(parts: Parts, state: State, done: int) -> int:
       The number of updates done.
 
     Raises:
-      RunFailed: The loss is not finite, the optimizer skipped `optim.max_consecutive_skips` updates in a row, or the
-        data came in another order than by number.
+      RunFailed: `optim.max_consecutive_skips` updates in a row were skipped, or the data came in another order than by
+        number.
     """
     config = parts.config
     horizon = config.train.steps
@@ -46,7 +46,8 @@ def run(parts: Parts, state: State, done: int) -> int:
 
     with clock.spent("compile"):
         update = compiled(parts, state) if done < last else parts.step
-    stopping = parts.stop.signal is not None
+    parts.stop.defer()
+    stopping = parts.stop.asked(done)
     while done < last and not stopping:
         with clock.spent("data"):
             batch = next(parts.batches)
@@ -54,17 +55,19 @@ def run(parts: Parts, state: State, done: int) -> int:
             raise RunFailed(f"the loader gave batch {batch.n} where update {done + 1} trains on batch {done}")
         done += 1
         lr = jnp.float32(config.optim.lr * parts.schedule(done))
-        inputs = Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT)
-        read = Read(batch.instances_B, batch.by_label_BL, batch.masked_B)
-        inputs, read = place((inputs, read), parts)
-        state, metrics = update(state, inputs, lr)
+        if config.train.passes_over(done):
+            metrics = passed_over(lr)
+        else:
+            inputs = place(Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT), parts)
+            state, metrics = update(state, inputs, lr)
+        read = place(Read(batch.instances_B, batch.by_label_BL, batch.masked_B), parts)
         found = parts.reading.ledger.mark(read, begins_epoch=batch.row == 0)
         log.later(done, metrics, found, batch)
         parts.checkpoints.tell(parts.tracker.event)
 
-        stopping = parts.stop.signal is not None
+        stopping = parts.stop.asked(done)
         evaluates = done == horizon or done % config.eval.every == 0
-        saves = done == last or done % config.checkpoint.every == 0 or stopping
+        saves = done == last or config.checkpoint.due(done) or stopping
         if evaluates or saves:
             log.catch_up()
         if evaluates:
@@ -72,24 +75,36 @@ def run(parts: Parts, state: State, done: int) -> int:
                 parts.evaluate(done, state)
         if saves:
             with clock.spent("save"):
-                save(parts, state, done, batch)
+                save(parts, state, done, batch, permanent=done == last or config.checkpoint.permanent(done))
     with clock.spent("save"):
         parts.checkpoints.wait(parts.tracker.event)
     return done
 
 
-def save(parts: Parts, state: State, done: int, last: Batch) -> None:
+def save(parts: Parts, state: State, done: int, last: Batch, *, permanent: bool) -> None:
     """Starts the checkpoint of update `done`, which consumed batch `last`, with every row up to it on disk."""
     parts.tracker.sync()
     parts.checkpoints.wait(parts.tracker.event)
-    parts.checkpoints.save(done, state, parts.meta, parts.reading.record(last), parts.reading.ledger.words_W)
+    record, words_W = parts.reading.record(last), parts.reading.ledger.words_W
+    parts.checkpoints.save(done, state, parts.meta, record, words_W, permanent=permanent)
 
 
 def place(arrays: Tree, parts: Parts) -> Tree:
-    """Arrays over a global batch, [B, ...], on the devices as [A, B/A, ...]: micro-batches divided over the mesh."""
+    """Arrays over the global batch on the devices as [A, B/A, ...]: micro-batches divided over the mesh.
+
+    Args:
+      arrays: [B/P, ...], what this one of P processes has read. As it reads every P-th instance, a micro-batch holds the
+        same ones for every P.
+      parts: Of the run.
+    """
     micro_batches = parts.config.hardware.accumulation(parts.config.train.global_batch)
-    divided = jax.tree.map(lambda array_B: array_B.reshape(micro_batches, -1, *array_B.shape[1:]), arrays)
-    return jax.device_put(divided, batch_sharding(parts.mesh, leading=1))
+    sharding = batch_sharding(parts.mesh, leading=1)
+
+    def placed(array_B: np.ndarray) -> jax.Array:
+        divided = array_B.reshape(micro_batches, -1, *array_B.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, divided)
+
+    return jax.tree.map(placed, arrays)
 
 
 def compiled(parts: Parts, state: State) -> Step:
@@ -97,8 +112,8 @@ def compiled(parts: Parts, state: State) -> Step:
     config, ledger = parts.config, parts.reading.ledger
     began = time.perf_counter()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, None))
-    B, T, L = config.train.global_batch, config.data.seq_len, len(ledger.labels)
+    step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, replicated(parts.mesh)))
+    B, T, L = config.train.global_batch // jax.process_count(), config.data.seq_len, len(ledger.labels)
     zeros_BT = np.zeros((B, T), np.int32)
     inputs = Inputs(zeros_BT, zeros_BT, zeros_BT if config.data.document_mask else None)
     read = Read(np.zeros(B, np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool))

@@ -1,9 +1,10 @@
 """What the training loop is assembled from."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from jax.sharding import Mesh
 
 from olmo_hydra.config.root import Config
@@ -28,13 +29,19 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What the loop is assembled from."""
+    """What the loop is assembled from.
+
+    `instances(n)` are the numbers of all instances of global batch n; `skipped` the events `skipped` of the updates in a
+    row, up to the state that the loop begins with, that were.
+    """
 
     config: Config
     mesh: Mesh
     step: Step
     schedule: Callable[[int], float]
     batches: Iterator[Batch]
+    instances: Callable[[int], np.ndarray]
+    skipped: Sequence[dict[str, Any]]
     reading: Reading
     checkpoints: Checkpoints
     meta: Meta

@@ -14,8 +14,8 @@ from olmo_hydra.model.cross_entropy import cross_entropy
 from olmo_hydra.optim import metrics as optimizer_metrics
 from olmo_hydra.train.state import Program, State
 
-Metrics = dict[str, jax.Array]
 Array = jax.Array | np.ndarray
+Metrics = dict[str, Any]  # scalars; None where nothing was computed
 
 
 class Inputs(NamedTuple):
@@ -27,6 +27,12 @@ class Inputs(NamedTuple):
 
 
 Step = Callable[[State, Inputs, jax.Array], tuple[State, Metrics]]
+
+
+def passed_over(lr: Array) -> Metrics:
+    """The metrics of an update of `train.skip_batches`: nothing was computed."""
+    nothing = dict.fromkeys(("loss", "z_loss", "grad_norm", "param_norm"))
+    return {**nothing, "lr": lr, "batch_skipped": np.int32(1)}
 
 
 def make_step(program: Program) -> Step:

@@ -11,13 +11,14 @@ ADAMW = {
     "weight_decay": 0.1,
     "no_decay": ["embedding*"],
     "clip_norm": 1.0,
+    "max_consecutive_skips": 10,
     "b1": 0.9,
     "b2": 0.95,
     "eps": 1e-8,
     "mu_dtype": DType.float32,
     "nu_dtype": DType.float32,
 }
-SKIP_STEP = {"window": 128, "sigma": 6.0, "min_std": 1e-3, "max_consecutive_skips": 50, "compat": False}
+SKIP_STEP = {"window": 128, "sigma": 6.0, "min_std": 1e-3, "compat": False}
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,6 @@ import pytest
 
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.config.tokenizers import KNOWN
 from olmo_hydra.data.files.token_file import open_file
 from olmo_hydra.data.fingerprint import fingerprint
@@ -29,7 +28,7 @@ from olmo_hydra.train.clock import Clock
 from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.stop import StopRequest
-from tests.train.tiny import TINY
+from tests.train.tiny import TINY, saving
 from tests.train.twice import ShardedTwice
 
 STEPS, B, T = 8, 8, 32
@@ -81,10 +80,10 @@ class Ran:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.warnings: list[str] = []
         self.order = data.sampler.order
-        self.config, checkpoints = config, Checkpoints(folder / "checkpoints", CheckpointConfig(1, None))
+        self.config, checkpoints = config, Checkpoints(folder / "checkpoints", saving())
         state = {"number": jax.device_put(jnp.float32(0), replicated(mesh))}
         try:
-            done = checkpoints.latest() or 0
+            done = checkpoints.choose().step or 0
             reading = Reading(config, data, mesh, unseen)
             self.changed = None
             if done:
@@ -92,6 +91,7 @@ class Ran:
             batches = data.batches.iterate(done, **iterate)
             parts = Parts(
                 config=config, mesh=mesh, step=step, schedule=lambda n: 1.0, batches=self._watched(batches),
+                instances=lambda n: data.batches.instances(n, 1)[0], skipped=(),
                 reading=reading, checkpoints=checkpoints, meta={}, tracker=self, evaluate=lambda *_: None,
                 stop=StopRequest(), clock=Clock(began=0.0),
             )  # fmt: skip
@@ -178,7 +178,7 @@ def test_what_one_process_began_several_go_on_with(folder: Path, straight: Ran, 
     Ran(folder, "run.stop_at=5")
     config = compose([*TINY, *QUIET])
     mesh, data = make_mesh(config.hardware, devices.acquire(config.hardware, "")), opened(folder, config)
-    checkpoints = Checkpoints(folder / "checkpoints", CheckpointConfig(1, None))
+    checkpoints = Checkpoints(folder / "checkpoints", saving())
     read = []
     for process in range(processes):
         reading = Reading(config, data, mesh, {"prose": "1e"})
