@@ -50,7 +50,6 @@ def campaign(
     seed: int,
     *,
     extra: Sequence[str] = (),
-    moments: Sequence[Moment] = MOMENTS,
     report: Callable[[str], None] = print,
 ) -> Tally:
     """Kills runs until `kills` kills are done, and compares each with a run that was never killed.
@@ -61,11 +60,10 @@ def campaign(
       kills: At least so many.
       seed: Decides who is killed when, as far as the machine is the same and as busy.
       extra: Overrides of all runs.
-      moments: The moments, each as often as any other.
       report: Receives a line a run.
     """
     tally = Tally()
-    waiting = _plan(moments, kills, Random(seed))
+    waiting = _plan(kills, Random(seed))
 
     def one(number: int, mine: list[Moment]) -> Job:
         rng = Random(f"{seed}-{number}")
@@ -79,7 +77,7 @@ def campaign(
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         while sum(tally.kills.values()) < kills:
             if not waiting:  # some moments did not come
-                waiting = _plan(moments, kills - sum(tally.kills.values()), Random(f"{seed}-{number}"))
+                waiting = _plan(kills - sum(tally.kills.values()), Random(f"{seed}-{number}"))
             for job in threads.map(lambda numbered: one(*numbered), enumerate(waiting, number)):
                 number += 1
                 job.faults += differences(job, unbroken)
@@ -88,11 +86,11 @@ def campaign(
     return tally
 
 
-def _plan(moments: Sequence[Moment], kills: int, rng: Random) -> list[list[Moment]]:
+def _plan(kills: int, rng: Random) -> list[list[Moment]]:
     """Which moments are whose: those of the preparation come first, those of the end last."""
     drawn: list[Moment] = []
     while len(drawn) < kills:
-        drawn += rng.sample(moments, min(len(moments), kills - len(drawn)))
+        drawn += rng.sample(MOMENTS, min(len(MOMENTS), kills - len(drawn)))
     rng.shuffle(drawn)
     jobs = [drawn[start : start + KILLS_A_JOB] for start in range(0, len(drawn), KILLS_A_JOB)]
     return [sorted(job, key=_when) for job in jobs]

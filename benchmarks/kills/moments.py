@@ -176,5 +176,5 @@ MOMENTS = (
     Moment("end", _finished, 2.0),
     Moment("report", _report, 0.02),
     Moment("W&B's files", _wandb, 0.5),
-    Moment("any moment", _at_once, 20.0),
+    Moment("any moment", _at_once, 10.0),
 )
