@@ -73,7 +73,7 @@ def test_moments_and_their_count_go_on_and_the_window_begins_anew(stages: list[P
         checkpoint = RunWeights(RunDir(stage))
         (path,) = (path for path in checkpoint.arrays if path.endswith("/steps"))
         assert checkpoint.read_array(path) == steps
-        assert checkpoint.read_array("opt_state/window/counted_W").sum() == in_window
+        assert checkpoint.read_array("opt_state/rule/window/counted_W").sum() == in_window
 
 
 def test_each_stage_restarts_its_schedule(stages: list[Path]) -> None:
