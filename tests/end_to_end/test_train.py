@@ -37,7 +37,7 @@ def test_the_run_directory_holds_everything(unbroken: Path) -> None:
     names = {path.name for path in unbroken.iterdir()} - {".lock"}
     assert names == {
         *("config.yaml", "overrides.yaml", "provenance.json", "metrics.jsonl", "throughput.jsonl", "evals.jsonl"),
-        *("events.jsonl", "checkpoints", "wandb", "logs", "report.html"),
+        *("time.jsonl", "events.jsonl", "checkpoints", "wandb", "logs", "report.html"),
     }
     assert [row["step"] for row in rows(unbroken, "metrics")] == list(range(1, STEPS + 1))
     assert [(row["step"], row["suite"]) for row in rows(unbroken, "evals")] == [

@@ -9,6 +9,7 @@ import yaml
 
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.identity import plain
+from olmo_hydra.tracking.goodput import KEYS
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -111,6 +112,10 @@ def finished_run(path: Path, mfu: float | None = None) -> RunDir:
     ]
     record.evaluation({"step": 400, "suite": "samples", "samples": samples})
     record.event("finished", step=400)
+    for number, (first, last) in enumerate(((0, 230), (230, 400)), 1):
+        begun = {"time": f"2026-01-05T09:{15 * number}:00.000+00:00", "start": number, "devices": number}
+        record.time({**begun, "step": first, **dict.fromkeys(KEYS, 1.0)})
+        record.time({**begun, "step": last, **dict.fromkeys(KEYS, 1.0), "updates": float(last - first)})
     dated = [
         {**event, "time": f"2026-01-05T09:{2 * i:02d}:00.000+00:00"} for i, event in enumerate(run_dir.rows("events"))
     ]

@@ -71,6 +71,16 @@ def test_nothing_is_wider_than_the_window(browser, run_dir, width):
     assert scrolled == visible and window == width  # a phone zooms out when the page is too wide
 
 
+def test_the_bar_of_shares_is_in_proportion(browser, run_dir):
+    show(browser, run_dir, 1400)
+    widths = browser.execute_script(
+        "return [...document.querySelectorAll('.shares .bar i')].map(part => part.getBoundingClientRect().width)"
+    )
+    account = Evidence(run_dir).account
+    shares = [value / account.total for value in account.milliseconds.values() if value]
+    assert sorted(width / sum(widths) for width in widths) == pytest.approx(sorted(shares), abs=0.01)
+
+
 def test_the_page_asks_the_network_for_nothing(browser, run_dir):
     browser.get_log("performance")
     show(browser, run_dir, 1400)

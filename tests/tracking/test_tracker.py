@@ -59,4 +59,4 @@ def test_trouble_with_wandb_is_a_line_and_an_event(tmp_path):
     times.close()
     (event,) = run_dir.rows("events")
     assert event["event"] == "wandb_unavailable" and "config.yaml" in event["why"]
-    assert console.file.getvalue().startswith("warning: W&B: init failed: FileNotFoundError")
+    assert console.file.getvalue().startswith("warning: W&B: init failed: ")
