@@ -35,8 +35,8 @@ class Calls:
             future, call = self._queue.get()
             try:
                 future.set_result(call())
-            except SystemExit as error:  # by which the client tells of the end of its service
-                future.set_exception(RuntimeError(f"the client's service ended with {error.code}"))
+            except SystemExit as error:  # the client's way to tell that its service has ended
+                future.set_exception(RuntimeError(f"the client exits: {error.code}"))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -46,12 +46,16 @@ def abandon() -> None:
 
     Of a service that does not answer, the client would wait for the end when Python exits, without limit.
     """
-    import wandb
-
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
             name, _, rest = status.read_text().partition("(")[2].rpartition(")")
             if name == "wandb-core" and int(rest.split()[1]) == os.getpid():
                 os.kill(int(status.parent.name), signal.SIGKILL)
     with suppress(Exception):  # the service is gone
-        Calls().submit(wandb.teardown).result(timeout=PATIENCE)
+        Calls().submit(_teardown).result(timeout=PATIENCE)
+
+
+def _teardown() -> None:
+    import wandb
+
+    wandb.teardown()

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.tracking import wandb_run
 from olmo_hydra.tracking.wandb_run import Opened, WandbRun
 from olmo_hydra.tracking.wandb_sync import sync
@@ -173,6 +175,33 @@ def test_a_service_process_that_is_killed_or_frozen(run_dir, machine, monkeypatc
         run.finish()
     assert len(problems) == 1
     assert services() == []
+    comes_later(run_dir, machine)
+
+
+def test_a_folder_that_cannot_be_written(run_dir, machine):
+    problems = []
+    run_dir.wandb.write_text("in the way")
+    with serve() as server:
+        online(machine, server.url)
+        trained(run_dir, problems)
+        assert len(problems) == 1
+        with pytest.raises(RequestError, match="cannot be read"):
+            sync(run_dir)
+    run_dir.wandb.unlink()
+    comes_later(run_dir, machine)
+
+
+def test_a_disk_that_is_full_for_the_client(run_dir, machine):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with serve() as server:
+        online(machine, server.url)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            run = Recorded(run_dir, problems=[], finish_timeout=5.0)  # its service inherits the limit
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        run.steps(STEPS)
+        run.finish()
     comes_later(run_dir, machine)
 
 
