@@ -142,17 +142,6 @@ def test_a_sweep_trains_every_cell(root: Path) -> None:
     assert all(events(cell)[-1]["event"] == "finished" for cell in found)
 
 
-def test_a_run_that_goes_wrong_fails_with_one_message(root: Path) -> None:
-    done = train(
-        root, "run.tag=wrong", "optim=adamw", "optim.lr=1e20", "optim.clip_norm=null", "tracking.wandb=disabled"
-    )
-    assert done.returncode == 1
-    message = done.stderr[done.stderr.index("failed:") :]
-    assert "not finite at step" in message and "instances" in message and len(message.splitlines()) < 12
-    directory = find(root, "wrong")
-    assert directory is not None and events(directory)[-1]["event"] == "failed"
-
-
 def test_two_starts_on_one_directory(root: Path) -> None:
     options = ("run.tag=twice", "tracking.wandb=disabled", "train.steps=100000")
     first = subprocess.Popen(command(root, *options), stderr=subprocess.DEVNULL, env=environment(), cwd=root)

@@ -10,6 +10,7 @@ from olmo_hydra.report.build import page, write_report
 from olmo_hydra.report.evidence import Evidence
 from tests.components import require_component
 from tests.report.synthetic import HOSTILE, finished_run
+from tests.report.test_trouble import stopped_run
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync")  # fmt: skip
@@ -18,6 +19,14 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     run_dir = finished_run(tmp_path_factory.mktemp("runs") / "nano-0123abcd", mfu=0.4)
+    write_report(run_dir)
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run that skipped updates have stopped."""
+    run_dir = stopped_run(tmp_path_factory.mktemp("runs") / "nano-89abcdef")
     write_report(run_dir)
     return run_dir
 
@@ -39,12 +48,12 @@ def browser(tmp_path_factory):
     chrome.quit()
 
 
-def show(browser, run_dir, width, scheme="light"):
+def show(browser, run_dir, width, scheme="light", page="report"):
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get(run_dir.report.as_uri())
+    browser.get((run_dir.path / f"{page}.html").as_uri())
 
 
 def test_all_charts_are_drawn_with_all_points_and_no_complaint(browser, run_dir):
@@ -97,6 +106,23 @@ def test_what_the_model_wrote_is_shown_and_not_run(browser, run_dir):
     shown = browser.execute_script("return [...document.querySelectorAll('.samples pre')].map(pre => pre.textContent)")
     assert shown[1] == "class " + HOSTILE
     assert browser.title == "nano-0123abcd: finished"
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_page_on_skipped_updates(browser, stopped, width):
+    """It is found from the report, fits, complains of nothing, and shows the text of a batch without running it."""
+    show(browser, stopped, width)
+    browser.find_element("link text", "What was in the batches of updates 40 to 42").click()
+    assert browser.current_url == stopped.trouble_page.as_uri() and browser.get_log("browser") == []
+    assert browser.title == "nano-89abcdef: skipped updates 40 to 42: failed"
+    scrolled, visible = browser.execute_script(
+        "const page = document.documentElement; return [page.scrollWidth, page.clientWidth]"
+    )
+    assert scrolled == visible
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('details[open] pre')].map(pre => pre.innerText)"
+    )
+    assert len(shown) == 2 and "<script>document.title = 'broken'</script>" in shown[0]
 
 
 def test_charts_follow_light_and_dark(browser, run_dir):

@@ -31,10 +31,9 @@ def update(step: int, loss: float | None = 9.5) -> dict:
     }  # fmt: skip
 
 
-@pytest.fixture
-def run_dir(tmp_path):
+def stopped_run(path) -> RunDir:
     """Stopped at update 42, after skipping 40 to 42."""
-    run_dir = RunDir(tmp_path / "nano-0123abcd")
+    run_dir = RunDir(path)
     config(run_dir)
     record = Record(run_dir)
     record.event("started", step=0)
@@ -46,6 +45,11 @@ def run_dir(tmp_path):
                "updates": [update(40), update(41, None), update(42)]}  # fmt: skip
     run_dir.trouble.write_text(json.dumps(trouble))
     return run_dir
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return stopped_run(tmp_path / "nano-0123abcd")
 
 
 def shown(run_dir):
