@@ -188,6 +188,7 @@ def test_the_order_of_everything(unbroken: History) -> None:
     expected += "batch 10, batch 11, row 11, row 12, eval 12, sync 12, save 12"
     assert ", ".join(f"{what} {step}" for what, step in unbroken.done) == expected
     assert unbroken.told("checkpoint") == [4, 8, 12]
+    assert unbroken.told("first_update") == [1]
     assert unbroken.events[0][0] == "compiled" and unbroken.events[0][1]["seconds"] > 0
 
 
@@ -236,6 +237,7 @@ def test_stop_at_and_resume_change_no_number(made, unbroken: History, tmp_path) 
     assert done == 6 and first.steps("save") == [4, 6] and first.steps("eval") == [0, 5]
     done, second = trained(made, tmp_path, "tracking.log_every=4", done=6)
     assert done == STEPS and second.steps("save") == [8, 12] and second.steps("eval") == [10, 12]
+    assert second.told("first_update") == [7]
     assert first.rows + second.rows == [unbroken.rows[step - 1] for step in (1, 4, 8, 12)]
     for left, right in zip(jax.tree.leaves(second.state), jax.tree.leaves(unbroken.state), strict=True):
         assert left.dtype == right.dtype and left.tobytes() == right.tobytes()
