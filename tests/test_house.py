@@ -16,7 +16,7 @@ MAY_KNOW = {
     "hardware": {"config"},
     "tracking": {"config"},
     "eval": {"config", "model", "data"},
-    "train": {"config", "model", "data", "optim", "hardware"},
+    "train": {"config", "model", "data", "optim", "hardware", "tracking"},
     "interop": {"config", "model", "train", "tracking"},
     "report": {"config", "tracking"},
     "launch": {"config", "tracking"},

@@ -27,17 +27,47 @@ class EvalConfig:
         require(self.temperature >= 0, "must not be negative", key="eval.temperature", value=self.temperature)
 
 
+class OnCorrupt(Enum):
+    """What a start does about a damaged checkpoint: `refuse`, or continue from the `previous` whole one."""
+
+    refuse = "refuse"
+    previous = "previous"
+
+
 @schema("checkpoint")
 @dataclass
 class CheckpointConfig:
-    """When the state is saved. Fields are documented in `conf/checkpoint/default.yaml`."""
+    """When the state is saved, and what stays. Fields are documented in `conf/checkpoint/default.yaml`."""
 
     every: int = MISSING
     keep: int | None = None
+    ephemeral_every: int | None = None
+    fixed_steps: list[int] = MISSING
+    on_corrupt: OnCorrupt = MISSING
     accept_changed_data: bool = MISSING
+
+    def due(self, step: int) -> bool:
+        """Whether update `step` is followed by a checkpoint."""
+        return self.permanent(step) or (self.ephemeral_every is not None and step % self.ephemeral_every == 0)
+
+    def permanent(self, step: int) -> bool:
+        """Whether the checkpoint of update `step` stays when there is a newer one."""
+        return step % self.every == 0 or step in self.fixed_steps
 
     def check(self) -> None:
         require(self.every >= 1, "must be at least 1 step", key="checkpoint.every", value=self.every)
+        require(
+            self.ephemeral_every is None or 1 <= self.ephemeral_every < self.every,
+            f"must be at least 1 and less than checkpoint.every={self.every}, or null for none in between",
+            key="checkpoint.ephemeral_every",
+            value=self.ephemeral_every,
+        )
+        require(
+            all(step >= 1 for step in self.fixed_steps),
+            "must be numbers of updates, from 1",
+            key="checkpoint.fixed_steps",
+            value=self.fixed_steps,
+        )
         require(
             self.keep is None or self.keep >= 1,
             "must be at least 1, or null to keep every checkpoint",

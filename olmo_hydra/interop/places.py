@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.checkpoints import steps, whole
+from olmo_hydra.tracking.documents import load_yaml
+from olmo_hydra.tracking.files import MAX_TEXT, read
 from olmo_hydra.tracking.run_dir import RunDir
 
 IDENTITY = re.compile(r"-[0-9a-f]{8}$")  # at the end of a run directory's name
@@ -36,19 +37,13 @@ def find_run(place: str, run_root: Path | None) -> tuple[RunDir, int | None]:
 
 
 def whole_steps(run_dir: RunDir) -> list[int]:
-    """The steps of a run's checkpoints, in order. One that is being written has another name."""
-    if not run_dir.checkpoints.is_dir():
-        return []
-    return sorted(int(folder.name) for folder in run_dir.checkpoints.iterdir() if folder.name.isdecimal())
+    """The steps of a run's checkpoints that have all their files, in order. Hashes are compared where one is read."""
+    return list(whole(run_dir.checkpoints))
 
 
 def frozen(run_dir: RunDir) -> dict[str, Any]:
-    """The content of a run's config.yaml. Raises RequestError where it is none."""
-    try:
-        with run_dir.config.open(encoding="utf-8") as file:  # an open file, so that an error names it
-            content = yaml.safe_load(file)
-    except (UnicodeDecodeError, yaml.reader.ReaderError) as error:
-        raise RequestError(f"is not text in UTF-8: {error}", where=str(run_dir.config)) from error
+    """The content of a run's config.yaml, as data. Raises RequestError where it is none."""
+    content = load_yaml(run_dir.config)
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise RequestError("has no node `model`", where=str(run_dir.config))
     return content
@@ -72,13 +67,13 @@ def fingerprint(source: str, run_root: Path) -> str:
     if kind == "hf":
         return f"hf {_digest_of_folder(Path(place))}"
     run_dir, step = find_run(place, run_root)
-    steps = whole_steps(run_dir)
-    if step is None and not steps:
+    there = steps(run_dir.checkpoints)
+    if step is None and not there:
         raise RequestError("the run has no checkpoint yet", where=str(run_dir.path))
-    name = f"{run_dir.path.resolve().name}@{steps[-1] if step is None else step}"
+    name = f"{run_dir.path.resolve().name}@{there[-1] if step is None else step}"
     if any(row["event"] == "started" for row in run_dir.rows("events")):
         return name
-    return f"{name} {hashlib.sha256(run_dir.config.read_bytes()).hexdigest()[:16]}"
+    return f"{name} {hashlib.sha256(read(run_dir.config, MAX_TEXT) or b'').hexdigest()[:16]}"
 
 
 def refuse_another_origin(source: str, run_root: Path, run_dir: RunDir) -> None:
@@ -86,7 +81,8 @@ def refuse_another_origin(source: str, run_root: Path, run_dir: RunDir) -> None:
 
     A source that is gone changes nothing: the run has what it took from it.
     """
-    began = next((row["init"]["fingerprint"] for row in run_dir.rows("events") if "init" in row), None)
+    origins = (row["init"] for row in run_dir.rows("events") if isinstance(row.get("init"), dict))
+    began = next((origin.get("fingerprint") for origin in origins), None)
     if began is None:
         return
     try:

@@ -10,8 +10,9 @@ import tensorstore as ts
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.interop.model_node import model_config
-from olmo_hydra.interop.places import frozen, whole_steps
+from olmo_hydra.interop.places import frozen
 from olmo_hydra.interop.shapes import param_shapes
+from olmo_hydra.tracking.checkpoints import damage, steps
 from olmo_hydra.tracking.run_dir import RunDir
 
 PREFIX, SUFFIX = "params/", "/value"  # around a parameter's name, with slashes for its dots, in a checkpoint
@@ -19,6 +20,9 @@ PREFIX, SUFFIX = "params/", "/value"  # around a parameter's name, with slashes 
 
 class RunWeights:
     """`interop.weights.Weights` of one checkpoint, and every other array in it by its path.
+
+    All files of the checkpoint's state are compared with their hashes before anything is taken from them, also where
+    only the parameters are wanted: they share files with the moments, and weights that are passed on must be right.
 
     Read without orbax, which opens all arrays at once in an event loop of its own: where one is damaged it closes the
     loop on the others, and asyncio prints a traceback for each.
@@ -29,20 +33,23 @@ class RunWeights:
       arrays: Shape and dtype of every array of the checkpoint, by path (`opt_state/...`, `params/...`).
 
     Raises:
-      RequestError: There is no whole checkpoint of the step, or its parameters are not those of the run's model.
+      RequestError: There is no checkpoint of the step, it is damaged, or its parameters are not those of the run's
+        model.
     """
 
     def __init__(self, run_dir: RunDir, step: int | None = None):
         self.run_dir = run_dir
         self.model = model_config(frozen(run_dir)["model"], str(run_dir.config))
-        steps = whole_steps(run_dir)
-        if not steps:
+        there = steps(run_dir.checkpoints)
+        if not there:
             raise RequestError("the run has no checkpoint yet", where=str(run_dir.path))
-        if step is not None and step not in steps:
-            there = ", ".join(map(str, steps))
-            raise RequestError(f"the run has no checkpoint {step}, it has {there}", where=str(run_dir.checkpoints))
-        self.step = steps[-1] if step is None else step
+        if step is not None and step not in there:
+            known = ", ".join(map(str, there))
+            raise RequestError(f"the run has no checkpoint {step}, it has {known}", where=str(run_dir.checkpoints))
+        self.step = there[-1] if step is None else step
         self.place = f"{run_dir.path}@{self.step}"
+        if fault := damage(self._folder, below="state/"):
+            raise RequestError(str(fault), where=str(self._folder), instead="a copy of it, or another step: RUN@STEP")
         self._context = ts.Context()
         self.arrays = self._described()
         self.shapes = {name: self.arrays[path] for name, path in self._paths().items()}
@@ -91,16 +98,20 @@ class RunWeights:
 
     @property
     def _state(self) -> Path:
-        return self.run_dir.checkpoints.absolute() / str(self.step) / "state"
+        return self._folder.absolute() / "state"
+
+    @property
+    def _folder(self) -> Path:
+        return self.run_dir.checkpoints / str(self.step)
 
     def _damaged(self, problem: str) -> RequestError:
-        if self.step not in whole_steps(self.run_dir):
+        if not self._folder.exists():
             return RequestError(
                 f"checkpoint {self.step} is gone: it was removed while it was read",
                 where=str(self.run_dir.checkpoints),
                 instead="one that the run keeps (checkpoint.keep), or a copy of it",
             )
-        return RequestError(problem, where=str(self.run_dir.checkpoints / str(self.step)), instead="a copy of it")
+        return RequestError(problem, where=str(self._folder), instead="a copy of it")
 
 
 def path_of(name: str) -> str:

@@ -17,6 +17,7 @@ from olmo_hydra.interop.companions import FOLDER, Companions
 from olmo_hydra.interop.run_weights import path_of
 from olmo_hydra.interop.weights import Weights
 from olmo_hydra.interop.whole import refuse_no_utf8, whole_folder
+from olmo_hydra.tracking.checkpoints import Kind, write_manifest
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train.checkpoint import CHUNK
@@ -93,7 +94,8 @@ def _checkpoint(folder: Path, weights: Weights, meta: dict[str, Any]) -> None:
     handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
     handlers.add("state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(type_handler_registry=registry))
     handlers.add("meta", ocp.args.JsonSave, ocp.JsonCheckpointHandler())
-    options = ocp.CheckpointManagerOptions(create=True, enable_async_checkpointing=False)
-    with ocp.CheckpointManager(folder.absolute(), options=options, handler_registry=handlers) as manager:
+    place = folder.absolute() / "0"
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler(handler_registry=handlers)) as orbax:
         save = ocp.args.PyTreeSave(leaves, save_args={path: ocp.SaveArgs(chunk_byte_size=CHUNK) for path in leaves})
-        manager.save(0, args=ocp.args.Composite(state=save, meta=ocp.args.JsonSave(meta)))
+        orbax.save(place, args=ocp.args.Composite(state=save, meta=ocp.args.JsonSave(meta)))
+    write_manifest(place, 0, Kind.permanent)

@@ -172,8 +172,16 @@ class Checkpoints:
             with self._whole_or_gone(self._being_written[0]):
                 self._orbax.wait_until_finished()
             self._finished(event)
-        elif self._writes:
-            self._remove_superfluous()  # what a process that was killed after its last save did not
+
+    def settle(self, event: Event) -> None:
+        """As `wait`; and what does not stay is gone, also what a process that was killed after its last save left.
+
+        A run that has finished is never started again, so that nothing may be left to do. Raises what `wait` does.
+        """
+        self.wait(event)
+        if self._writes:
+            self._remove_superfluous()
+            self._erasing.submit(lambda: None).result()  # one thread: all that was to be erased before it
 
     def tell(self, event: Event) -> None:
         """As `wait`, of a save that has ended by now, well or badly. Never waits for one."""

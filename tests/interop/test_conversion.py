@@ -16,7 +16,6 @@ import yaml
 from olmo_hydra.cli.main import main
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.identity import plain
-from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.interop import safetensors
 from olmo_hydra.interop.companions import Companions, companions
 from olmo_hydra.interop.hf_weights import INDEX, HFWeights
@@ -27,7 +26,7 @@ from olmo_hydra.interop.write_run import write_run
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.state import State
-from tests.train.tiny import NOTHING_READ
+from tests.train.tiny import NOTHING_READ, saving
 
 SPECIAL = {"bos_token_id": None, "eos_token_id": 3, "pad_token_id": 4}
 SHARD = 9000  # bytes: several files
@@ -161,7 +160,7 @@ def test_a_trained_checkpoint_without_its_padding(in_memory, tmp_path) -> None:
             node = node.setdefault(part, {})
         node[last] = {"value": tensor}
     moment = np.arange(6.0, dtype=np.float32)
-    checkpoints = Checkpoints(run_dir.checkpoints, CheckpointConfig(every=1, keep=2))
+    checkpoints = Checkpoints(run_dir.checkpoints, saving(keep=2))
     for step in (5, 9):
         checkpoints.save(step, State(nested, {"mu": {"final_norm": moment * step}}), {"run": "here"}, *NOTHING_READ)
         checkpoints.wait(lambda *_, **__: None)

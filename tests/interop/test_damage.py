@@ -12,6 +12,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.interop.companions import Companions
 from olmo_hydra.interop.run_weights import RunWeights, path_of
 from olmo_hydra.interop.write_run import write_run
+from olmo_hydra.tracking.checkpoints import Kind, write_manifest
 from olmo_hydra.tracking.run_dir import RunDir
 
 # Each argument is a run to export; asyncio reports what a loop left behind when it is collected.
@@ -55,9 +56,26 @@ def test_damage_is_one_message(run, tmp_path) -> None:
     assert done.stdout.split() == ["2"] * len(damages), done.stderr
     lines = done.stderr.splitlines()
     assert [line[:7] for line in lines] == ["error: ", "  where", "  inste"] * len(damages), done.stderr
-    assert all("cannot be read: " in line for line in lines[::3])
+    assert all("checkpoint 0 is damaged: state/" in line for line in lines[::3]), done.stderr
     assert [Path(line.partition(":")[2].strip()).parts[0] for line in lines[1::3]] == [it.name for it in damages]
     assert not (tmp_path / "out").exists()
+
+
+def test_damage_that_the_hashes_do_not_know_of_is_one_message_too(run) -> None:
+    """As of a run directory whose manifest was made to fit."""
+    place = run / "checkpoints" / "0"
+    spoil(place / "state" / "manifest.ocdbt", 0.5)
+    write_manifest(place, 0, Kind.permanent)
+    with pytest.raises(RequestError, match="its index cannot be read"):
+        RunWeights(RunDir(run))
+
+
+def test_a_damaged_newest_checkpoint_is_not_passed_over_in_silence(run) -> None:
+    shutil.copytree(run / "checkpoints" / "0", run / "checkpoints" / "7")
+    (run / "checkpoints" / "7" / "manifest.json").unlink()
+    with pytest.raises(RequestError, match=r"checkpoint 7 is damaged: manifest.json is missing") as refused:
+        RunWeights(RunDir(run))
+    assert "RUN@STEP" in str(refused.value) and RunWeights(RunDir(run), 0).step == 0
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_is_gone(run) -> None:

@@ -7,10 +7,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.operations import CheckpointConfig
-from olmo_hydra.train.checkpoint import Checkpoints
+from olmo_hydra.train.checkpoint import Checkpoints, Choice
 from olmo_hydra.train.state import State
-from tests.train.tiny import program, updated
+from tests.train.tiny import program, saving, updated
 
 META = {"run": "nano-1"}
 RECORD = {"position": {"batches": 3, "epoch": 1}, "ledger": {"tokens": {"web": 2**40}}}
@@ -28,16 +27,16 @@ def ignore(kind: str, **fields) -> None:
 def test_restore_on_another_layout_is_byte_identical(batch, tmp_path) -> None:
     _, state, _ = updated(("optim.mu_dtype=bfloat16",), batch)
     events = []
-    saved = Checkpoints(tmp_path / "checkpoints", CheckpointConfig(1, None))
-    assert saved.latest() is None
+    saved = Checkpoints(tmp_path / "checkpoints", saving())
+    assert saved.choose() == Choice(None, ())
     save(saved, 3, state)
     saved.wait(lambda kind, **fields: events.append((kind, fields)))
     saved.close()
     assert events == [("checkpoint", {"step": 3})]
 
     _, other = program("hardware.mesh.data=4", "hardware.mesh.fsdp=2", "optim.mu_dtype=bfloat16")
-    found = Checkpoints(tmp_path / "checkpoints", CheckpointConfig(1, None))
-    assert found.latest() == 3
+    found = Checkpoints(tmp_path / "checkpoints", saving())
+    assert found.choose() == Choice(3, ())
     restored = found.restore(3, other.abstract, other.shardings, META)
     for left, right in zip(jax.tree.leaves(state), jax.tree.leaves(restored), strict=True):
         assert left.dtype == right.dtype and np.asarray(left).tobytes() == np.asarray(right).tobytes()
@@ -52,7 +51,7 @@ def test_restore_on_another_layout_is_byte_identical(batch, tmp_path) -> None:
 def test_another_run_is_refused_with_the_difference(batch, tmp_path) -> None:
     _, state, _ = updated((), batch)
     _, made = program()
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, None))
+    checkpoints = Checkpoints(tmp_path, saving())
     save(checkpoints, 1, state)
     checkpoints.wait(ignore)
     with pytest.raises(RequestError, match=r"run was 'nano-1' and is 'nano-2'") as refused:
@@ -64,7 +63,7 @@ def test_another_run_is_refused_with_the_difference(batch, tmp_path) -> None:
 @pytest.mark.parametrize(("keep", "left"), [(None, [1, 2, 3, 4]), (2, [3, 4])])
 def test_nothing_is_deleted_unless_the_config_says_so(batch, tmp_path, keep, left) -> None:
     _, state, _ = updated((), batch)
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, keep))
+    checkpoints = Checkpoints(tmp_path, saving(keep=keep))
     for step in (1, 2, 3, 4):
         checkpoints.wait(ignore)
         save(checkpoints, step, state)
@@ -73,11 +72,24 @@ def test_nothing_is_deleted_unless_the_config_says_so(batch, tmp_path, keep, lef
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == left
 
 
+def test_a_start_with_nothing_left_to_save_removes_what_a_killed_one_could_not(batch, tmp_path) -> None:
+    _, state, _ = updated((), batch)
+    for step in (1, 2, 3):
+        checkpoints = Checkpoints(tmp_path, saving(keep=None))
+        save(checkpoints, step, state)
+        checkpoints.wait(ignore)
+        checkpoints.close()
+    checkpoints = Checkpoints(tmp_path, saving(keep=2))
+    checkpoints.settle(ignore)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
+    checkpoints.close()
+
+
 def test_a_saved_state_survives_being_given_away(batch, tmp_path) -> None:
     """The next step takes the state's memory while the save still runs in the background."""
     _, state, _ = updated((), batch)
     expected = [np.array(leaf) for leaf in jax.tree.leaves(state)]
-    checkpoints = Checkpoints(tmp_path, CheckpointConfig(1, None))
+    checkpoints = Checkpoints(tmp_path, saving())
     overwrite = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + leaf.dtype.type(1), state), donate_argnums=0)
     save(checkpoints, 1, state)
     for _ in range(20):

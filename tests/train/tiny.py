@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from olmo_hydra.config.compose import compose
+from olmo_hydra.config.operations import CheckpointConfig, OnCorrupt
 from olmo_hydra.config.root import Config
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.hardware import devices
@@ -21,6 +22,13 @@ TINY = (
     *("model.d_model=32", "model.head_dim=16", "model.d_ff=48", "model.n_layers=4", "model.window=8"),
     *("data.seq_len=32", "train.global_batch=8", "train.steps=40", "train.z_loss=1e-2", "hardware=cpu_sim"),
 )
+
+
+def saving(**fields: Any) -> CheckpointConfig:
+    """A checkpoint after every update, and all are kept."""
+    plain = {"every": 1, "fixed_steps": [], "on_corrupt": OnCorrupt.refuse, "accept_changed_data": False}
+    return CheckpointConfig(**plain | fields)
+
 
 NOTHING_READ = ({}, np.zeros(1024, np.uint32))  # what a checkpoint keeps of the data
 

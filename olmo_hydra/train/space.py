@@ -1,0 +1,39 @@
+"""Room on the disk for a checkpoint. No JAX."""
+
+import re
+import shutil
+from pathlib import Path
+
+from olmo_hydra.config.errors import RequestError, RunFailed
+
+# Tensorstore calls a full disk RESOURCE_EXHAUSTED, as a full memory, and is not always passed on as an OSError.
+NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+BESIDE = 0.1  # of the arrays' bytes, for indices and hashes
+
+
+def refuse_without_space(folder: Path, step: int, arrays: int) -> None:
+    """Raises RequestError if `folder` has no room for a checkpoint of `arrays` bytes.
+
+    Not the last checkpoint's size decides: chunks are compressed, and moments compress less the longer a run trains.
+    Nor can a quota be asked for: the save itself meets that, see `failed_save`.
+    """
+    needed, free = arrays + int(arrays * BESIDE), shutil.disk_usage(folder).free
+    if free < needed:
+        raise RequestError(
+            f"checkpoint {step} needs {needed:,} bytes and {free:,} are free; the checkpoints before it are whole",
+            where=str(folder),
+            instead="the same command, once there is space: it continues from the newest checkpoint",
+        )
+
+
+def failed_save(folder: Path, step: int, error: Exception) -> Exception:
+    """What to raise for a save that failed under way: a RequestError if there was no space, else a RunFailed."""
+    found = NO_SPACE.search(str(error))
+    if found is None:
+        why = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        return RunFailed(f"checkpoint {step} was not saved, those before it are whole: {why} (in {folder})")
+    return RequestError(
+        f"checkpoint {step} was not saved, those before it are whole: {found[0]}",
+        where=str(folder),
+        instead="the same command, once there is space: it continues from the newest checkpoint",
+    )
