@@ -41,5 +41,5 @@ class Divided:
         arrays = (q_BTHD, k_BSKD, v_BSKD)
         q, k, v = (divided(self.mesh, x.shape, (BATCH_AXES, None, "tensor")) for x in arrays)
         segments = divided(self.mesh, q_BTHD.shape, (BATCH_AXES,))
-        specs = {"in_specs": (q, k, v, segments), "out_specs": q}
-        return jax.shard_map(attend, mesh=self.mesh, **specs, check_vma=False)(*arrays, segments_BT)
+        on_mesh = jax.shard_map(attend, mesh=self.mesh, in_specs=(q, k, v, segments), out_specs=q, check_vma=False)
+        return on_mesh(*arrays, segments_BT)
