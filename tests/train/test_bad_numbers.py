@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.optim import schedules
 from olmo_hydra.tracking import checkpoints as on_disk
 from olmo_hydra.train.state import State
 from olmo_hydra.train.step import make_step
@@ -24,9 +25,9 @@ def adamw() -> Made:
 
 
 def spoilt(made: Made, bad: set[int]) -> Made:
-    """The same updates, but that the gradients of some are not finite: a token of theirs makes the loss so.
+    """The same updates, but that some see parameters that are not finite, so that loss and gradients are neither.
 
-    Which updates is read off the learning rate, which the loop gives: the schedule of `SMALL` repeats none.
+    Which ones is read off the learning rate that the loop gives: the schedule of `SMALL` repeats none.
     """
     rates = jnp.array([rate_of(made, step) for step in sorted(bad)], jnp.float32)
 
@@ -41,8 +42,6 @@ def spoilt(made: Made, bad: set[int]) -> Made:
 
 
 def rate_of(made: Made, step: int) -> np.float32:
-    from olmo_hydra.optim import schedules
-
     config = made.program.config
     return np.float32(config.optim.lr * schedules.build(config.schedule)(step))
 
