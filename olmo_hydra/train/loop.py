@@ -77,7 +77,7 @@ def run(parts: Parts, state: State, done: int) -> int:
             with clock.spent("save"):
                 save(parts, state, done, batch, permanent=done == last or config.checkpoint.permanent(done))
     with clock.spent("save"):
-        parts.checkpoints.wait(parts.tracker.event)
+        parts.checkpoints.settle(parts.tracker.event)
     return done
 
 
