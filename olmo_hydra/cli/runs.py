@@ -127,10 +127,10 @@ def _described(run_dir: RunDir) -> Row:
         return describe(run_dir)
     except (RequestError, OSError) as damage:
         where = str(damage.where if isinstance(damage, RequestError) else damage.filename)
-        where = where.removeprefix(f"{run_dir.path}/")
+        where = where.removeprefix(str(run_dir.path)).lstrip("/")
         nothing = dict.fromkeys(("writer", "steps", "heldout_step", "bits_per_byte", "goodput"))
         return {
-            **{"run": run_dir.path.name, "state": f"Damaged ({where})", "step": 0, **nothing},
+            **{"run": run_dir.path.name, "state": f"Damaged ({where})" if where else "Damaged", "step": 0, **nothing},
             **{"checkpoints": [], **_sizes(run_dir), "time": _changed(run_dir)},
         }
 
