@@ -1,6 +1,5 @@
 """The data of a run, opened again from its directory: what an update read, and which updates read a document."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +19,7 @@ from olmo_hydra.data.report import Report
 from olmo_hydra.interop.model_node import model_config
 from olmo_hydra.interop.places import find_run, frozen, whole_steps
 from olmo_hydra.tracking import history
+from olmo_hydra.tracking.documents import as_written, load_json
 from olmo_hydra.tracking.history import Stretch
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -83,8 +83,9 @@ def _elsewhere(directory: RunDir, data: Data) -> list[Stretch]:
     if not starts or len(others) < len(read):
         return others
     saved = [directory.checkpoints / str(step) / "data" / "metadata" for step in whole_steps(directory)]
-    known = saved and saved[-1].is_file()
-    lines = differences(json.loads(saved[-1].read_text("utf-8"))["fingerprint"], data.fingerprint) if known else []
+    known = load_json(saved[-1]) if saved else None
+    with as_written(directory.path, "a comparison of data"):
+        lines = [] if known is None else differences(known["fingerprint"], data.fingerprint)
     raise RequestError(
         "\n  ".join(["its data is not what the run read:", *(lines or ["another fingerprint than at its last start"])]),
         key=directory.path.name,
