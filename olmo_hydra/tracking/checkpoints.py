@@ -94,7 +94,7 @@ def whole(folder: Path) -> dict[int, Manifest]:
 def damage(place: Path, below: str = "") -> Damage | None:
     """Compares a checkpoint, or the files whose paths begin with `below`, with its manifest, hashes included.
 
-    Files that the manifest does not list are ignored, and never read by a restore.
+    Files that the manifest does not list are ignored, unless they are links and the like.
     """
     try:
         files = {file: about for file, about in _manifest(place).files.items() if file.startswith(below)}

@@ -59,7 +59,7 @@ def test_any_flipped_bit_is_named(place: Path) -> None:
     assert damage(place) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_any_other_manifest_is_damage(tmp_path_factory, data: st.DataObject) -> None:
     place = made(tmp_path_factory.mktemp("run"), 3)
