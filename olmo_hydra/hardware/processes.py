@@ -95,9 +95,9 @@ def join(cfg: HardwareConfig) -> Processes:
 
 
 def _initialize(place: Place | None, count: int) -> None:
-    known = (None, None, None) if place is None else (place.coordinator, place.count, place.index)
+    address, known, index = (place.coordinator, place.count, place.index) if place else (None, None, None)
     try:
-        jax.distributed.initialize(*known, initialization_timeout=SECONDS_TO_JOIN)
+        jax.distributed.initialize(address, known, index, initialization_timeout=SECONDS_TO_JOIN)
     except (RuntimeError, ValueError) as error:
         raise RequestError(
             f"the processes of the run did not come together: {str(error).splitlines()[0][:300]}",

@@ -93,8 +93,8 @@ def place(arrays: Tree, parts: Parts) -> Tree:
     """Arrays over the global batch on the devices as [A, B/A, ...]: micro-batches divided over the mesh.
 
     Args:
-      arrays: [B/P, ...], what this one of P processes has read. As it reads every P-th instance, a micro-batch holds the
-        same ones for every P.
+      arrays: [B/P, ...], what this one of P processes has read. As it reads every P-th instance, a micro-batch holds
+        the same ones for every P.
       parts: Of the run.
     """
     micro_batches = parts.config.hardware.accumulation(parts.config.train.global_batch)

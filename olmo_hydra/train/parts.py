@@ -31,8 +31,8 @@ class Tracker(Protocol):
 class Parts:
     """What the loop is assembled from.
 
-    `instances(n)` are the numbers of all instances of global batch n; `skipped` the events `skipped` of the updates in a
-    row, up to the state that the loop begins with, that were.
+    `instances(n)` are the numbers of all instances of global batch n; `skipped` the events `skipped` of the updates in
+    a row, up to the state that the loop begins with, that were.
     """
 
     config: Config
