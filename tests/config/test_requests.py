@@ -124,6 +124,8 @@ WRONG = [
     ("model.d_model=99999999", ["model.head_dim=64", "a divisor"]),
     ("eval.every=0", ["eval.every=0", "at least 1"]),
     ("checkpoint.keep=0", ["checkpoint.keep=0"]),
+    ("checkpoint.ephemeral_every=1000", ["checkpoint.ephemeral_every=1000", "less than checkpoint.every"]),
+    ("checkpoint.fixed_steps=[0,5]", ["checkpoint.fixed_steps=[0,5]", "from 1"]),
     ("tracking.wandb=onlin", ["tracking.wandb=onlin", "tracking.wandb=online"]),
     ("run.tag=a/b", ["run.tag=a/b", "folder"]),
     ("run.stop_at=0", ["run.stop_at=0"]),
