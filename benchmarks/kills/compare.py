@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orbax.checkpoint as ocp
+import tensorstore as ts
 import yaml
 
 from benchmarks.kills.job import PREPARED, STEPS, Job
@@ -87,9 +87,17 @@ def _of_checkpoints(job: Job, unbroken: Job) -> list[str]:
 
 def _saved(place: Path) -> dict[str, Any]:
     """Every array of a checkpoint as dtype, shape and bytes, and what it says of the run and its data."""
-    arrays, text = ocp.args.StandardRestore(), ocp.args.JsonRestore()
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as reader:
-        saved = reader.restore(place, args=ocp.args.Composite(state=arrays, ledger=arrays, data=text, meta=text))
-    leaves = {name: np.asarray(leaf) for name, leaf in (saved["state"] | saved["ledger"]).items()}
-    described = {name: (str(leaf.dtype), leaf.shape, leaf.tobytes()) for name, leaf in leaves.items()}
-    return described | {"data": saved["data"], "meta": saved["meta"]}
+    described = {name: (str(leaf.dtype), leaf.shape, leaf.tobytes()) for name, leaf in arrays_of(place).items()}
+    return described | {item: json.loads((place / item / "metadata").read_text()) for item in ("data", "meta")}
+
+
+def arrays_of(place: Path) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint, whatever devices wrote it; orbax itself wants to know on which it shall lie."""
+    found = {}
+    for item in ("state", "ledger"):
+        tree = json.loads((place / item / "_METADATA").read_text())["tree_metadata"]
+        for name in ("/".join(part["key"] for part in leaf["key_metadata"]) for leaf in tree.values()):
+            database = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{place / item}/"}}
+            spec = {"driver": "zarr", "kvstore": {**database, "path": f"{name}/"}}
+            found[name] = ts.open(spec, read=True, open=True).result().read().result()
+    return found

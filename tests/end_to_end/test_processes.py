@@ -7,13 +7,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
+from benchmarks.kills.compare import arrays_of
 from tests.end_to_end.runs import command, environment, events, find, last_step, train
 
 STEPS = 24
@@ -53,11 +53,7 @@ def rows(directory: Path, kind: str) -> list[dict]:
 
 def arrays(directory: Path) -> dict[str, np.ndarray]:
     """Of the last checkpoint: the state, and the ledger's bits."""
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        item = ocp.args.StandardRestore()
-        args = ocp.args.Composite(state=item, ledger=item)
-        saved = checkpointer.restore((directory / "checkpoints" / str(STEPS)).absolute(), args=args)
-    return {name: np.asarray(leaf) for name, leaf in (saved.state | saved.ledger).items()}
+    return arrays_of(directory / "checkpoints" / str(STEPS))
 
 
 def assert_same_run(directory: Path, alone: Path) -> None:
@@ -106,7 +102,12 @@ def running(root: Path, tag: str, at_step: int, count: int) -> Iterator[tuple[su
     """The run once it has made an update, and the pids of its processes in their order."""
     overrides = [*OPTIONS, *by_processes(count, 2, 2, 1), f"run.tag={tag}", "train.steps=100000", "checkpoint.every=5"]
     process = subprocess.Popen(
-        command(root, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=root, start_new_session=True
+        command(root, *overrides),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=root,
+        start_new_session=True,
     )
     try:
         deadline = time.monotonic() + 120
@@ -118,7 +119,8 @@ def running(root: Path, tag: str, at_step: int, count: int) -> Iterator[tuple[su
         others = {number(int(pid)): int(pid) for pid in children if b"JAX_PROCESS_ID" in environ(int(pid))}
         yield process, [process.pid, *(others[index] for index in range(1, count))]
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -143,7 +145,9 @@ def test_one_that_is_killed_ends_all(root: Path, victim: int) -> None:
             assert time.monotonic() < deadline, "a process has outlived the run"
             time.sleep(0.05)
     if victim:
-        assert status == 1 and f"failed: process {victim} (pid {pids[victim]} on host" in message and "is gone" in message
+        assert (
+            status == 1 and f"failed: process {victim} (pid {pids[victim]} on host" in message and "is gone" in message
+        )
         directory = find(root, f"killed{victim}")
         assert directory is not None
         ended = events(directory)[-1]
