@@ -98,15 +98,20 @@ def _is_stale(run_dir: RunDir) -> bool:
 def end(status: Callable[[], int]) -> NoReturn:
     """Ends the process with the status that a command has.
 
-    One of several that fails does not wait at its exit for the others, as JAX would: they end as well (`Watch`).
+    Once JAX is there, one that has not done what it should ends without the interpreter's own end, in which threads of
+    XLA that still compile crash, and in which JAX waits for the other processes of a run: of them, only those that have
+    agreed to stop come to it together.
     """
     try:
         number = status()
+    except SystemExit:  # of Hydra's: --help
+        raise
     except BaseException:
         traceback.print_exc()
         number = FAILED
     jax = sys.modules.get("jax")
-    if number in (FAILED, WRONG_REQUEST) and jax is not None and jax.distributed.is_initialized():
+    come_together = number not in (FAILED, WRONG_REQUEST) and jax is not None and jax.distributed.is_initialized()
+    if number and jax is not None and not come_together:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(number)
