@@ -44,6 +44,14 @@ def apply(config: Config) -> Config:
         value=config.data.seq_len,
         instead=f"data.seq_len={config.model.max_seq_len}, or a larger model.max_seq_len",
     )
+    beyond = [step for step in config.checkpoint.fixed_steps if step > config.train.steps]
+    require(
+        not beyond,
+        f"names updates that a run of train.steps={config.train.steps} never makes: {', '.join(map(str, beyond))}",
+        key="checkpoint.fixed_steps",
+        value=config.checkpoint.fixed_steps,
+        instead="numbers of updates up to train.steps, or a longer run",
+    )
     ids = tokenizers.vocab_size(config.data.tokenizer)
     require(
         ids is None or ids <= config.model.vocab_size,
