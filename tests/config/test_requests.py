@@ -57,7 +57,10 @@ WRONG = [
     ("train.seed=-1", ["train.seed=-1"]),
     ("train.skip_batches=[3,4]", ["train.skip_batches: is a list of lists", "train.skip_batches=[[3,4]]"]),
     ("train.skip_batches=[3]", ["train.skip_batches: is a list of lists", "train.skip_batches=[[3,3]]"]),
-    ("train.skip_batches=[3,[5,6]]", ["train.skip_batches: is a list of lists", "train.skip_batches=[[3,3],[5,5],[6,6]]"]),
+    (
+        "train.skip_batches=[3,[5,6]]",
+        ["train.skip_batches: is a list of lists", "train.skip_batches=[[3,3],[5,5],[6,6]]"],
+    ),
     ("train.skip_batches=[[5,3]]", ["train.skip_batches=[[5,3]]", "no first and last", "train.skip_batches=[[3,5]]"]),
     ("train.skip_batches=[[3]]", ["no first and last update", "train.skip_batches=[[3,3]]"]),
     ("train.skip_batches=[[0,1]]", ["not inside the run", "1 to 360"]),
@@ -128,7 +131,10 @@ WRONG = [
     ("checkpoint.keep=0", ["checkpoint.keep=0"]),
     ("checkpoint.ephemeral_every=1000", ["checkpoint.ephemeral_every=1000", "less than checkpoint.every"]),
     ("checkpoint.fixed_steps=[0,5]", ["checkpoint.fixed_steps=[0,5]", "from 1"]),
-    ("train.steps=40 checkpoint.fixed_steps=[40,41,50]", ["checkpoint.fixed_steps=[40,41,50]", "train.steps=40", "41, 50"]),
+    (
+        "train.steps=40 checkpoint.fixed_steps=[40,41,50]",
+        ["checkpoint.fixed_steps=[40,41,50]", "train.steps=40", "41, 50"],
+    ),
     ("tracking.wandb=onlin", ["tracking.wandb=onlin", "tracking.wandb=online"]),
     ("run.tag=a/b", ["run.tag=a/b", "folder"]),
     ("run.stop_at=0", ["run.stop_at=0"]),
