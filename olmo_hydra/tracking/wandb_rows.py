@@ -60,7 +60,8 @@ def _is_cut(run_dir: RunDir, rows: list[Row]) -> bool:
     last = rows[-1]
     if last[STEP] == 0:
         return "baseline_trigram/bits_per_byte" not in last
-    if "train/tokens" in last and "perf/seconds" not in last:
+    is_update = "train/tokens" in last and "train/batch_skipped" not in last  # what was passed over takes no time
+    if is_update and "perf/seconds" not in last:
         return True
     starts = starts_of(run_dir)
     if not starts or "eval/bits_per_byte" not in rows[0]:

@@ -53,3 +53,12 @@ def test_a_step_that_was_cut_is_left_out(run_dir, missing):
 def test_a_run_without_heldout_text_misses_no_evaluation(run_dir):
     recorded(run_dir, (1, 2))
     assert history(run_dir) == expected((1, 2))
+
+
+def test_a_last_step_that_was_passed_over_has_no_timings_and_is_whole(run_dir):
+    record = recorded(run_dir, (1,))
+    record.evaluation({**EVALUATION, "step": 0})
+    record.metrics({**metrics(2), "batch_skipped": 1})
+    assert [row["train/step"] for row in history(run_dir)] == [0, 1], "its evaluation is due"
+    record.evaluation(EVALUATION)
+    assert [row["train/step"] for row in history(run_dir)] == [0, 1, 2]
