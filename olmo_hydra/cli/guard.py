@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.config.explain import explain
-from olmo_hydra.train.space import NO_SPACE
+from olmo_hydra.tracking.files import no_space
 from olmo_hydra.train.stop import INTERRUPTED, Stopped
 
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
@@ -35,7 +35,7 @@ def past_hydra() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, (RequestError, OmegaConfBaseException, yaml.MarkedYAMLError)) or _no_space(error):
+        if isinstance(error, (RequestError, OmegaConfBaseException, yaml.MarkedYAMLError)) or _of_full_disk(error):
             raise Refused(error) from error
         raise
 
@@ -71,7 +71,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
         if wants_traceback:
             raise error from None
         if request is None:
-            request = _no_space(error)
+            request = _of_full_disk(error)
         if request is None and OUT_OF_MEMORY.search(str(error)):
             print(f"failed: out of memory: {str(error).splitlines()[0][:200]}", file=sys.stderr)
             return FAILED
@@ -84,15 +84,15 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     return DONE
 
 
-def _no_space(error: BaseException) -> RequestError | None:
+def _of_full_disk(error: BaseException) -> RequestError | None:
     """The request error of a disk or a quota that is full, or None if `error` is about something else."""
-    found = NO_SPACE.search(str(error))
+    found = no_space(str(error))
     if found is None:
         return None
     file = FILE_WRITTEN.findall(str(error))
     named = getattr(error, "filename", None) or (file[-1] if file else None)
     return RequestError(
-        f"no space left to write: {found[0]}",
+        f"no space left to write: {found}",
         where=None if named is None else str(named),
         instead="the same command, once there is space",
     )
@@ -101,4 +101,4 @@ def _no_space(error: BaseException) -> RequestError | None:
 def _not_of_a_full_disk(record: logging.LogRecord) -> bool:
     """Keeps out of the log what orbax's threads say, with a traceback, of a full disk: the command reports it."""
     raised = record.exc_info[1] if record.exc_info else None
-    return NO_SPACE.search(f"{record.getMessage()} {raised}") is None
+    return no_space(f"{record.getMessage()} {raised}") is None

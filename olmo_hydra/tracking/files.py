@@ -6,6 +6,7 @@ What a file may weigh is said here too, so that no directory takes more memory o
 import errno
 import glob
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ MAX_TEXT = 1 << 20  # bytes of a file that people write: config.yaml, overrides.
 MAX_DOCUMENT = 1 << 28  # bytes of a JSON file: provenance.json has the diff of every start
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Tensorstore calls a full disk RESOURCE_EXHAUSTED, as a full memory, and is not always passed on as an OSError.
+_SAID_TO_BE_FULL = re.compile("|".join(re.escape(os.strerror(number)) for number in _FULL))
 
 
 def open_to_read(path: Path) -> BufferedReader | None:
@@ -167,6 +170,12 @@ def refuse_foreign_link(folder: Path) -> None:
             where=str(folder),
             instead="a folder, or a link that you have made",
         )
+
+
+def no_space(text: str) -> str | None:
+    """How a text, of an error or a log, says that a disk or a quota is full; None if it is about something else."""
+    found = _SAID_TO_BE_FULL.search(text)
+    return None if found is None else found[0]
 
 
 @contextmanager

@@ -1,13 +1,11 @@
 """Room on the disk for a checkpoint. No JAX."""
 
-import re
 import shutil
 from pathlib import Path
 
 from olmo_hydra.config.errors import RequestError, RunFailed
+from olmo_hydra.tracking.files import no_space
 
-# Tensorstore calls a full disk RESOURCE_EXHAUSTED, as a full memory, and is not always passed on as an OSError.
-NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 BESIDE = 0.1  # of the arrays' bytes, for indices and hashes
 
 
@@ -28,12 +26,12 @@ def refuse_without_space(folder: Path, step: int, arrays: int) -> None:
 
 def failed_save(folder: Path, step: int, error: Exception) -> Exception:
     """What to raise for a save that failed under way: a RequestError if there was no space, else a RunFailed."""
-    found = NO_SPACE.search(str(error))
+    found = no_space(str(error))
     if found is None:
         why = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
         return RunFailed(f"checkpoint {step} was not saved, those before it are whole: {why} (in {folder})")
     return RequestError(
-        f"checkpoint {step} was not saved, those before it are whole: {found[0]}",
+        f"checkpoint {step} was not saved, those before it are whole: {found}",
         where=str(folder),
         instead="the same command, once there is space: it continues from the newest checkpoint",
     )
