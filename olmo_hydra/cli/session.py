@@ -112,7 +112,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 events=[("data_changed", data_changed)] if data_changed else [],
             )
             tracker = recorded(start, progress, clock, stack)
-            watch.when_lost = lambda text: tracker.event("failed", error=text)
+            watch.when_lost = lambda event, text: tracker.event(event, error=text)
             checkpoints.clean()
             for damage in choice.damaged:
                 aside = checkpoints.set_aside(damage.step)
@@ -138,17 +138,27 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
             progress.start(config.train.steps, done)
             explained = trouble.explained(run_dir, data, progress.note) if processes.first else nullcontext()
             try:
-                with explained:
+                with explained, _told(watch):
                     done = loop.run(parts, state, done)
                 watch.over()
             finally:
                 clock.turn_to("ending")
             if done == config.train.steps:
                 ended("finished", done)
-            elif stop.signal is None:
+            elif stop.signal is None or done == config.run.stop_at:
                 ended("paused", done)
             else:
                 raise Stopped(stop.signal, done or None)
+
+
+@contextmanager
+def _told(watch: Watch) -> Iterator[None]:
+    """The other processes hear of a failure at once: what follows takes time, in which they would wait."""
+    try:
+        yield
+    except BaseException as error:
+        watch.failed(error)
+        raise
 
 
 def _initial(config: Config, program: Program, progress: Progress) -> Initial | None:

@@ -61,8 +61,8 @@ def run(cfg: DictConfig) -> None:
     with StopRequest() as stop:
         config = resolve(cfg)
         _run(config, stop)
-        if stop.signal is not None and HydraConfig.get().mode is RunMode.MULTIRUN:
-            raise Stopped(stop.signal, config.train.steps)
+        if (number := stop.ends_sweep()) and HydraConfig.get().mode is RunMode.MULTIRUN:
+            raise Stopped(number, config.train.steps)
 
 
 def _run(config: Config, stop: StopRequest) -> None:
@@ -70,8 +70,10 @@ def _run(config: Config, stop: StopRequest) -> None:
     if config.init.source is not None:
         refuse_another_origin(config.init.source, Path(config.run.root), run_dir)
     place = from_environment()
+    first = place is None or place.index == 0
     if run_dir.finished():
-        say(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
+        if first:
+            say(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
     else:
         if config.hardware.processes > 1 and place is None and config.hardware.platform is Platform.cpu:
             count = config.hardware.processes
@@ -80,8 +82,7 @@ def _run(config: Config, stop: StopRequest) -> None:
 
         train(config, list(HydraConfig.get().overrides.task), run_dir, stop)
     stop.defer()
-    place = from_environment()
-    if place is not None and place.index:
+    if not first:
         return
     if run_dir.finished() and _is_stale(run_dir):
         from olmo_hydra.report.build import write_report

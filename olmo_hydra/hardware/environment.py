@@ -31,25 +31,23 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Place | Non
     """
     given = [name for name in VARIABLES if environment.get(name)]
     if given:
-        return _explicit(environment, given)
+        if lacking := [name for name in VARIABLES if name not in given]:
+            every = f"all of {', '.join(VARIABLES)}, or none of them"
+            raise RequestError(f"the environment has {given[0]} and not {lacking[0]}", instead=every)
+        return _place(environment, *VARIABLES[1:], environment[VARIABLES[0]])
     # Slurm's variables without the number of a step's tasks are those of a batch script, which runs once.
-    if "SLURM_STEP_NUM_TASKS" in environment and int(environment["SLURM_STEP_NUM_TASKS"]) > 1:
-        return Place(int(environment["SLURM_PROCID"]), int(environment["SLURM_STEP_NUM_TASKS"]), None)
+    if "SLURM_STEP_NUM_TASKS" in environment:
+        place = _place(environment, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", None)
+        return place if place.count > 1 else None
     return None
 
 
-def _explicit(environment: Mapping[str, str], given: list[str]) -> Place:
-    every = f"all of {', '.join(VARIABLES)}, or none of them"
-    if lacking := [name for name in VARIABLES if name not in given]:
-        raise RequestError(f"the environment has {given[0]} and not {lacking[0]}", instead=every)
-    address, *numbers = (environment[name] for name in VARIABLES)
-    try:
-        count, index = map(int, numbers)
-        if not 0 <= index < count:
-            raise ValueError
-    except ValueError:
+def _place(environment: Mapping[str, str], counts: str, numbers: str, coordinator: str | None) -> Place:
+    """The place that two variables give, the number of processes and that of this one."""
+    count, index = (environment.get(name, "") for name in (counts, numbers))
+    if not (count.isdecimal() and index.isdecimal() and int(index) < int(count)):
         raise RequestError(
-            f"{VARIABLES[2]}={numbers[1]} is no process of {VARIABLES[1]}={numbers[0]}",
+            f"{numbers}={index} is no process of {counts}={count}",
             instead="processes are numbered from 0, below their number",
-        ) from None
-    return Place(index, count, address)
+        )
+    return Place(int(index), int(count), coordinator)

@@ -81,17 +81,23 @@ def join(cfg: HardwareConfig) -> Processes:
     started = 1 if place is None else place.count
     if cfg.processes == started == 1:
         return Processes()
-    if place is not None and cfg.processes != started:
-        raise RequestError(
-            f"is not the {started} processes that were started",
-            key="hardware.processes",
-            value=cfg.processes,
-            instead=f"hardware.processes={started}, and in hardware.devices the devices of all of them together",
-        )
+    if place is not None:
+        _refuse_others(cfg.processes, started)
     configure(cfg)
     if not jax.distributed.is_initialized():
         _initialize(place, cfg.processes)
+    _refuse_others(cfg.processes, jax.process_count())  # JAX may have found them by itself
     return Processes(jax.process_index(), jax.process_count(), next(_runs))
+
+
+def _refuse_others(wanted: int, started: int) -> None:
+    if wanted != started:
+        raise RequestError(
+            f"is not the {started} processes that were started",
+            key="hardware.processes",
+            value=wanted,
+            instead=f"hardware.processes={started}, and in hardware.devices the devices of all of them together",
+        )
 
 
 def _initialize(place: Place | None, count: int) -> None:

@@ -18,16 +18,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import jax
-
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.hardware.environment import from_environment
 from olmo_hydra.hardware.processes import SECONDS_TO_JOIN, Processes
 
 log = logging.getLogger(__name__)
 BEAT = 1.0  # seconds
-SECONDS_TO_END = 90.0  # of a process that has failed: its report, the last upload
-FAILED = 1  # the exit status of those that remain
+GRACE = 3 * BEAT  # for a process to find out by itself what another one tells it
+SECONDS_TO_END = 180.0  # of a process that has failed: W&B's last upload, the report
+FAILED, WRONG_REQUEST = 1, 2
 
 Message = dict[str, Any]
 
@@ -35,22 +34,22 @@ Message = dict[str, Any]
 class Watch:
     """Watches over the other processes of a run, in a thread, while the block lasts. Nothing where there are none.
 
+    Whoever leaves the block without `over` having been called has failed, and the others end too, with its status.
+
     Args:
       processes: Of the run.
       timeout: Seconds without a sign of life after which a process counts as frozen.
 
     Attributes:
-      when_lost: Told on process 0 what has happened, just before the process ends. It runs in the thread.
-
-    Whoever leaves the block without `over` having been called has failed, and the others end too.
+      when_lost: Told on process 0 what has happened, as an event and in words, just before the process ends. It runs in
+        the thread.
     """
 
     def __init__(self, processes: Processes, timeout: float):
-        self.when_lost: Callable[[str], None] = lambda text: None
+        self.when_lost: Callable[[str, str], None] = lambda event, text: None
         self._processes, self._timeout = processes, timeout
         self._others: dict[int, _Other] = {}
         self._over = threading.Event()
-        self._beaten = 0.0
 
     def __enter__(self) -> "Watch":
         if self._processes.count > 1:
@@ -65,16 +64,23 @@ class Watch:
         self.failed(error)
 
     def failed(self, error: BaseException | None) -> None:
-        """This process has failed. The others end at once, and this one soon: it may yet wait for them somewhere."""
-        if isinstance(error, jax.errors.JaxRuntimeError) and self._others:
-            # Perhaps an operation that failed for want of another process: the thread knows in an instant, and ends us.
-            time.sleep(3 * BEAT)
-        if self._others and not self._over.is_set():
-            self._over.set()
-            self._tell({"lost": f"process {self._processes.index} failed: {type(error).__name__}: {error}"})
-            end = threading.Timer(SECONDS_TO_END, os._exit, [FAILED])
-            end.daemon = True
-            end.start()
+        """This process has failed, or stops alone. The others end at once, and it may not wait for them anywhere."""
+        if not self._others:
+            return
+        if not isinstance(error, (RequestError, RunFailed, KeyboardInterrupt)):
+            # Perhaps an operation that failed for want of another process: the thread is about to know, and ends this.
+            self._over.wait(GRACE)
+        if self._over.is_set():
+            return
+        self._over.set()
+        event = getattr(error, "event", "failed")  # of a stop
+        status = getattr(error, "status", WRONG_REQUEST if isinstance(error, RequestError) else FAILED)
+        text = f"process {self._processes.index} {event}: {type(error).__name__}: {error}"
+        self._tell({"lost": text, "event": event, "status": status})
+        # A stop leaves nothing to be put away.
+        end = threading.Timer(SECONDS_TO_END if event == "failed" else GRACE, self._leave, [text, status])
+        end.daemon = True
+        end.start()
 
     def over(self) -> None:
         """The end has come that all processes have agreed on: from now on each may leave when it likes."""
@@ -82,15 +88,20 @@ class Watch:
         self._tell({"over": True})
 
     def _watch(self) -> None:
+        turn = beaten = time.monotonic()
         while self._others and not self._over.is_set():
             readable, _, _ = select.select(self._others.values(), [], [], BEAT)
+            now = time.monotonic()
+            slept, turn = now - turn > GRACE, now
             for index, other in list(self._others.items()):
                 if other in readable:
                     self._hear(index, other)
-                elif other.silent() > self._timeout:
+                elif slept:  # this process was frozen itself, perhaps with all others: they get their time anew
+                    other.heard = now
+                elif now - other.heard > self._timeout:
                     self._end(f"process {index} ({other.who}) has given no sign of life for {self._timeout:g} s")
-            if time.monotonic() - self._beaten >= BEAT:
-                self._beaten = time.monotonic()
+            if now - beaten >= BEAT:
+                beaten = now
                 self._tell({})
 
     def _hear(self, index: int, other: "_Other") -> None:
@@ -99,7 +110,9 @@ class Watch:
             self._end(f"process {index} ({other.who}) is gone")
         for message in messages or []:
             if "lost" in message:
-                self._end(message["lost"], told=True)
+                if self._processes.first:  # which may be about to fail in the same way, and says it better
+                    self._over.wait(GRACE)
+                self._end(message["lost"], message["event"], message["status"], told=True)
             elif "over" in message:
                 self._others.pop(index, None)
 
@@ -107,19 +120,29 @@ class Watch:
         for other in list(self._others.values()):
             other.send(message)
 
-    def _end(self, text: str, *, told: bool = False) -> None:
+    def _end(self, text: str, event: str = "failed", status: int = FAILED, *, told: bool = False) -> None:
         """Ends this process and, from process 0, the others, which say it in their logs alone."""
         if self._over.is_set():
             return
         self._over.set()
-        log.error(text)
-        if self._processes.first or not told:
+        try:
+            if self._processes.first:
+                self._tell({"lost": text, "event": event, "status": status})
+            log.error(text)
+            if self._processes.first:
+                self.when_lost(event, text)
+        finally:
+            quiet = told and not self._processes.first
+            goes_on = "" if told else "; the same command continues from the last checkpoint"
+            self._leave("" if quiet else f"{event}: {text}{goes_on}", status)
+
+    def _leave(self, text: str, status: int) -> None:
+        """Ends this process from any thread: the main one may wait in an operation that never ends."""
+        if text:
             me = "" if self._processes.first else f"process {self._processes.index}: "
-            os.write(2, f"\n{me}failed: {text}; the same command continues from the last checkpoint\n".encode())
-        if self._processes.first:
-            self._tell({"lost": text})
-            self.when_lost(text)
-        os._exit(FAILED)  # the main thread may wait in an operation that never ends
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{me}{text}\n".encode())
+        os._exit(status)
 
 
 class _Other:
@@ -129,14 +152,10 @@ class _Other:
         connection.settimeout(SECONDS_TO_JOIN)
         self.who = "unknown"
         self._connection, self._unread = connection, b""
-        self._heard = time.monotonic()
+        self.heard = time.monotonic()
 
     def fileno(self) -> int:
         return self._connection.fileno()
-
-    def silent(self) -> float:
-        """Seconds since it was last heard of."""
-        return time.monotonic() - self._heard
 
     def send(self, message: Message) -> None:
         """Sends a message, unless nobody is there: whoever watches notices that."""
@@ -157,7 +176,7 @@ class _Other:
             read = b""
         if not read:
             return None
-        self._heard = time.monotonic()
+        self.heard = time.monotonic()
         *lines, self._unread = (self._unread + read).split(b"\n")
         return [json.loads(line) for line in lines]
 

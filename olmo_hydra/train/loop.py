@@ -47,7 +47,7 @@ def run(parts: Parts, state: State, done: int) -> int:
     with clock.spent("compile"):
         update = compiled(parts, state) if done < last else parts.step
     parts.stop.defer()
-    stopping = parts.stop.asked(done)
+    stopping = parts.stop.asked()
     while done < last and not stopping:
         with clock.spent("data"):
             batch = next(parts.batches)
@@ -65,7 +65,7 @@ def run(parts: Parts, state: State, done: int) -> int:
         log.later(done, metrics, found, batch)
         parts.checkpoints.tell(parts.tracker.event)
 
-        stopping = parts.stop.asked(done)
+        stopping = parts.stop.asked()
         evaluates = done == horizon or done % config.eval.every == 0
         saves = done == last or config.checkpoint.due(done) or stopping
         if evaluates or saves:

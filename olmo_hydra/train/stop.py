@@ -1,6 +1,7 @@
 """Being asked to stop: by Ctrl-C, or by a scheduler that wants the machine back."""
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -16,6 +17,11 @@ PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h, "try again later": a scheduler that
 INTERRUPTED = 128 + signal.SIGINT
 PATIENCE = 5.0  # seconds for the main thread to come back from a compilation, where there is nothing to save
 SHOW_CURSOR = b"\x1b[?25h"  # the progress bar had hidden it
+
+
+# JAX agrees on a number that every process has yet to ask with. It never goes back: a run goes on at any update, and a
+# sweep has several runs.
+_asked = itertools.count()
 
 
 class Stopped(KeyboardInterrupt):
@@ -49,6 +55,7 @@ class StopRequest:
     Attributes:
       signal: The signal that came first, or None.
       since: When it came, on the clock of `time.monotonic`.
+      agreed: Whether the loop was told to stop.
     """
 
     SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -56,6 +63,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.since = 0.0
+        self.agreed = False
         self._deferred = False
         self._handled = False
         self._previous: dict[int, object] = {}
@@ -95,17 +103,26 @@ class StopRequest:
         """From now on there is something to save: a signal waits until `asked` is."""
         self._deferred = True
 
-    def asked(self, step: int) -> bool:
-        """Whether the run shall stop after update `step`. The loop asks once an update, in every process."""
-        if self._shared is None:
-            return self.signal is not None
+    def asked(self) -> bool:
+        """Whether the run shall stop now. The loop asks once an update, in every process."""
+        self.agreed = self.agreed or (self.signal is not None if self._shared is None else self._have_agreed())
+        return self.agreed
+
+    def ends_sweep(self) -> signal.Signals | None:
+        """The signal after which the next run of a sweep shall not begin: of many processes none may think so alone."""
+        return self.signal if self._shared is None or self.agreed else None
+
+    def _have_agreed(self) -> bool:
+        assert self._shared is not None
         from jax.experimental import multihost_utils
 
-        if not multihost_utils.reached_preemption_sync_point(step):
+        if not multihost_utils.reached_preemption_sync_point(next(_asked)):
             return False
-        came = self._shared.gathered("signals", self.signal)
-        self.signal = signal.SIGINT if signal.SIGINT in came else signal.SIGTERM
-        self.since = self.since or time.monotonic()
+        mine = (self.signal, time.monotonic() - self.since) if self.signal else (None, 0.0)
+        came, ago = zip(*self._shared.gathered("signals", mine), strict=True)
+        known = [number for number in came if number is not None]  # where it was not SIGTERM, which is JAX's
+        self.signal = signal.SIGINT if signal.SIGINT in known else signal.Signals((known or [signal.SIGTERM])[0])
+        self.since = time.monotonic() - max(ago)
         return True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -113,10 +130,10 @@ class StopRequest:
         if self.signal is not None:
             return
         self.signal, self.since = signal.Signals(number), time.monotonic()
+        if not self._deferred:
+            raise Stopped(self.signal, None)
         if self._shared is not None:
             os.kill(os.getpid(), signal.SIGTERM)
-        elif not self._deferred:
-            raise Stopped(self.signal, None)
         _say(f"{self.signal.name}: stopping once the update at hand is saved; Ctrl-C again stops at once")
 
     def _watch(self) -> None:
@@ -138,7 +155,8 @@ class StopRequest:
                 _leave(INTERRUPTED, "stopped at once; the same command goes on from what is saved")
             if first is None:
                 first = signal.Signals(numbers[0])
-                self._reads.settimeout(None if self._deferred else PATIENCE)
+                waits = self._deferred or self._shared is not None  # alone it would be missed by the others
+                self._reads.settimeout(None if waits else PATIENCE)
 
 
 def _leave(status: int, text: str) -> None:

@@ -36,3 +36,5 @@ def test_all_of_the_variables_or_none(lacking: str) -> None:
 def test_numbers_that_are_none(wrong: tuple[str, str]) -> None:
     with pytest.raises(RequestError, match="JAX_PROCESS_ID="):
         from_environment(JAX | dict(zip(("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"), wrong, strict=True)))
+    with pytest.raises(RequestError, match="SLURM_PROCID="):
+        from_environment(SLURM | dict(zip(("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), wrong, strict=True)))

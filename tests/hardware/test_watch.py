@@ -76,7 +76,7 @@ def test_the_others_say_which_is_gone_and_end(victim: int, number: signal.Signal
         output, errors = processes[0].communicate()
         who = f"process {victim} (pid {processes[victim].pid} on host {socket.gethostname()})"
         what = "is gone" if number == signal.SIGKILL else f"has given no sign of life for {TIMEOUT:g} s"
-        assert f"failed: {who} {what}" in errors and f"lost: {who} {what}" in output
+        assert f"failed: {who} {what}" in errors and f"lost: failed {who} {what}" in output
         assert f"process {3 - victim}: failed" not in others[1].communicate()[1], "one says it, not all"
         if number == signal.SIGSTOP:
             processes[victim].send_signal(signal.SIGCONT)
@@ -93,6 +93,38 @@ def test_process_0_is_missed_too(number: signal.Signals) -> None:
         errors = [process.communicate()[1] for process in processes[1:]]
         if number == signal.SIGSTOP:  # killed, it takes JAX's service along, whose own words may come first
             assert any(f"process 0 (pid {processes[0].pid}" in text for text in errors), errors
+
+
+def test_an_error_while_it_ends_does_not_keep_it() -> None:
+    with waiting("stumbles") as processes:
+        for process in processes:
+            ready(process)
+        processes[1].kill()
+        assert processes[0].wait(timeout=60) == processes[2].wait(timeout=60) == 1
+        assert f"process 1 (pid {processes[1].pid}" in processes[0].communicate()[1]
+
+
+def test_what_all_refuse_process_0_says() -> None:
+    with waiting("all refuse") as processes:
+        for process in processes:
+            ready(process)
+        output, errors = processes[0].communicate(timeout=60)
+        assert "RequestError" in errors and "the data is another one" in errors and "process 1" not in errors
+        assert "lost:" not in output, "process 0 ends by its own error"
+
+
+def test_all_frozen_together_go_on() -> None:
+    """As when a terminal, a scheduler or a virtual machine suspends them, for longer than the timeout."""
+    with waiting() as processes:
+        for process in processes:
+            ready(process)
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(TIMEOUT + 3)
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+        time.sleep(TIMEOUT)
+        assert [process.poll() for process in processes] == [None, None, None]
 
 
 def test_one_that_fails_says_why() -> None:

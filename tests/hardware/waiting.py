@@ -7,6 +7,7 @@ import time
 import jax
 from jax.experimental import multihost_utils
 
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import HardwareConfig, Platform
 from olmo_hydra.hardware.processes import join
 from olmo_hydra.hardware.watch import Watch
@@ -21,7 +22,13 @@ def main(timeout: float, how: str) -> None:
     decided = processes.agreed("number", lambda: 17) if processes.first else processes.agreed("number", lambda: 0)
     gathered = processes.gathered("turns", [processes.index, order[0], decided])
     with Watch(processes, timeout) as watch:
-        watch.when_lost = lambda text: print("lost:", text, flush=True)
+
+        def told(event: str, text: str) -> None:
+            print("lost:", event, text, flush=True)
+            if how == "stumbles":
+                raise OSError("the disk is full too")
+
+        watch.when_lost = told
         print("ready", gathered, flush=True)
         if how == "over":
             watch.over()
@@ -29,6 +36,9 @@ def main(timeout: float, how: str) -> None:
         while True:
             if how == "fails" and processes.index == 1:
                 raise ValueError("a disk of its own is full")
+            if how == "all refuse":
+                time.sleep(0.5 if processes.first else 0)
+                raise RequestError("the data is another one")
             multihost_utils.process_allgather(jax.numpy.ones(3))
 
 

@@ -34,10 +34,10 @@ def test_with_nothing_to_save_it_is_raised_where_it_falls(number: signal.Signals
 def test_with_something_to_save_it_waits_until_it_is_asked_for(number: signal.Signals, capfd) -> None:
     with StopRequest() as stop:
         stop.defer()
-        assert not stop.asked(1)
+        assert not stop.asked()
         before = time.monotonic()
         signal.raise_signal(number)
-        assert stop.asked(2) and stop.signal is number and before <= stop.since <= time.monotonic()
+        assert stop.asked() and stop.signal is number and before <= stop.since <= time.monotonic()
     assert capfd.readouterr().err.strip().startswith(f"{number.name}: stopping once the update at hand is saved")
 
 
