@@ -1,4 +1,7 @@
-"""What the batches of skipped updates held, written where too many of them in a row end a run."""
+"""What the batches of skipped updates held, written where too many of them in a row end a run.
+
+Who counts them: `olmo_hydra.train.streak`; the page: `olmo_hydra.report.trouble`.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

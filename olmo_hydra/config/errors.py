@@ -69,7 +69,7 @@ def require(condition: bool, problem: str, *, key: str, value: Any, instead: str
 
 
 class RunFailed(Exception):
-    """The work failed for a reason that a traceback would not explain (a loss that is not finite). Exit status 1.
+    """The work failed for a reason that a traceback would not explain (skipped updates in a row). Exit status 1.
 
     Args:
       message: What failed, and what to do.

@@ -1,4 +1,7 @@
-"""The page on skipped updates that ended a run: the numbers around them, and batch by batch what they read."""
+"""The page on skipped updates that ended a run: the numbers around them, and batch by batch what they read.
+
+From `trouble.json`, which `olmo_hydra.cli.trouble` writes.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

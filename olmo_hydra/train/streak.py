@@ -1,4 +1,7 @@
-"""Updates in a row that were skipped: what is told of each, and what is left of the run when they are too many."""
+"""Updates in a row that were skipped: what is told of each, and what is left of the run when they are too many.
+
+What their batches held: `olmo_hydra.cli.trouble`; the page on it: `olmo_hydra.report.trouble`.
+"""
 
 import math
 from typing import Any
