@@ -12,7 +12,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.origin import display, origin
 from olmo_hydra.config.paths import CONF
 from olmo_hydra.config.root import Config
@@ -103,6 +103,12 @@ def _unreadable_override(error: OverrideParseException, arguments: Sequence[str]
     )
 
 
+def _ranges(typed: str) -> str:
+    """A flat list as the ranges that may have been meant: two items are the ends of one, any other is one by itself."""
+    items = re.findall(r"[^\[\],\s]+", typed)
+    return show([items] if len(items) == 2 else [[item, item] for item in items])
+
+
 def _bad_value(cause: OmegaConfBaseException, where: str | None) -> RequestError:
     key = re.sub(r"\[\d+\]$", "", cause.full_key or "")
     if isinstance(cause, (ConfigKeyError, ConfigAttributeError)):
@@ -116,7 +122,7 @@ def _bad_value(cause: OmegaConfBaseException, where: str | None) -> RequestError
         return RequestError("is a group of keys, not a value", key=key, where=where, instead=_as_node(where, key))
     typed = re.fullmatch(r"command line: ([\w.]+)=(\[.*\])", where or "")
     if "is not a ListConfig" in message and not key and typed:  # of an item OmegaConf does not say where it stands
-        return RequestError("is a list of lists", key=typed[1], where=where, instead=f"{typed[1]}=[{typed[2]}]")
+        return RequestError("is a list of lists", key=typed[1], where=where, instead=f"{typed[1]}={_ranges(typed[2])}")
     if "is not a ListConfig" in message:
         return RequestError("is a list", key=key, where=where, instead=f"{key}=[VALUE,VALUE]")
     if "does not support deletion" in message:
