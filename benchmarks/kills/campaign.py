@@ -57,13 +57,12 @@ def campaign(
     Args:
       folder: For the runs; those without a difference are removed.
       unbroken: The run that was not, of the same config.
-      kills: At least so many.
+      kills: At least so many, unless runs end by themselves, with faults, so that none can be killed.
       seed: Decides who is killed when, as far as the machine is the same and as busy.
       extra: Overrides of all runs.
       report: Receives a line a run.
     """
     tally = Tally()
-    waiting = _plan(kills, Random(seed))
 
     def one(number: int, mine: list[Moment]) -> Job:
         rng = Random(f"{seed}-{number}")
@@ -73,16 +72,15 @@ def campaign(
         job.killed_at(mine, rng)
         return job
 
-    number = 0
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        while sum(tally.kills.values()) < kills:
-            if not waiting:  # some moments did not come
-                waiting = _plan(kills - sum(tally.kills.values()), Random(f"{seed}-{number}"))
+        while tally.kills.total() < kills:  # again where some moments did not come
+            before, number = tally.kills.total(), tally.runs
+            waiting = _plan(kills - before, Random(seed + number))
             for job in threads.map(lambda numbered: one(*numbered), enumerate(waiting, number)):
-                number += 1
                 job.faults += differences(job, unbroken)
                 _add(job, tally, report)
-            waiting = []
+            if tally.faults and tally.kills.total() == before:
+                break
     return tally
 
 

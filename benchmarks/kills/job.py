@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.kills.moments import EVALUATES_EVERY, Moment
+from benchmarks.kills.tiny import command, environment
 from benchmarks.kills.view import View
-from tests.end_to_end.runs import command, environment
 
 TAG, STEPS = "kills", 48
 OVERRIDES = (

@@ -1,6 +1,7 @@
 """Moments at which a run is killed: each sees in the files of the run when it has come."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from random import Random
 
@@ -56,33 +57,24 @@ def _update(view: View, rng: Random, steps: int) -> Due:
 
 
 def _save(view: View, rng: Random, steps: int) -> Due:
-    before, nth = view.saving(), rng.randint(1, 2)
-    seen: set[str] = set()
-
-    def due() -> bool:
-        seen.update(view.saving() - before)
-        return len(seen) >= nth
-
-    return due
+    return _nth_new(view.saving, rng)
 
 
 def _sealed(view: View, rng: Random, steps: int) -> Due:
-    nth, seen = rng.randint(1, 2), set[str]()
-
-    def due() -> bool:
-        for name in view.saving() - seen:
-            if any("manifest.json" in file for file in view.names(f"checkpoints/{name}")):
-                seen.add(name)
-        return len(seen) >= nth
-
-    return due
+    return _nth_new(view.sealed, rng)
 
 
 def _whole(view: View, rng: Random, steps: int) -> Due:
-    before, nth, seen = view.steps(), rng.randint(1, 2), set[int]()
+    return _nth_new(view.steps, rng)
+
+
+def _nth_new(names: Callable[[], AbstractSet[object]], rng: Random) -> Due:
+    """The first or the second name, as it is drawn, that comes to those that are there now."""
+    before, nth = names(), rng.randint(1, 2)
+    seen: set[object] = set()
 
     def due() -> bool:
-        seen.update(view.steps() - before)
+        seen.update(names() - before)
         return len(seen) >= nth
 
     return due

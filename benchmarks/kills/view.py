@@ -33,6 +33,12 @@ class View:
         """Folders of checkpoints that are being written."""
         return {name for name in self.names("checkpoints") if "orbax-checkpoint-tmp" in name}
 
+    def sealed(self) -> set[str]:
+        """Those of them that have their manifest."""
+        return {
+            name for name in self.saving() if any("manifest.json" in file for file in self.names(f"checkpoints/{name}"))
+        }
+
     def removing(self) -> set[str]:
         """Folders of checkpoints that are being removed."""
         return {name for name in self.names("checkpoints") if name.startswith(".removed-")}

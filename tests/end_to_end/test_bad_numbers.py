@@ -1,12 +1,12 @@
 """A run that blows up, through the real command: it stops with a page on its batches, and goes on to the same end."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from olmo_hydra.cli.main import main
-from olmo_hydra.data.audit.trace import printable
 from tests.end_to_end.runs import events, find, train
 
 WRONG = ("optim=adamw", "optim.lr=1e20", "optim.clip_norm=null", "checkpoint.every=5", "tracking.wandb=disabled")
@@ -37,6 +37,11 @@ def test_it_stops_with_one_message(stopped: tuple[Path, str]) -> None:
     assert sorted(path.name for path in (directory / "checkpoints").iterdir()) == ["10.skipped", "5.skipped"]
 
 
+def words(text: str) -> str:
+    """A text without its spaces: one shows lines and columns, the other escapes them."""
+    return re.sub(r"\\[nt]|\s", "", text)
+
+
 def test_the_page_shows_what_was_in_the_batches(stopped: tuple[Path, str], root: Path, capsys) -> None:
     """The same text as `data inspect` shows of those updates."""
     directory, _ = stopped
@@ -50,8 +55,7 @@ def test_the_page_shows_what_was_in_the_batches(stopped: tuple[Path, str], root:
         for held, seen in zip(update["shown"], inspected, strict=True):
             for document, other in zip(held["documents"], seen["documents"], strict=False):
                 assert (document["file"], document["document"]) == (other["file"], other["document"])
-                text = document["text"].replace("\n", "\\n")
-                assert other["text"].startswith(printable(text)[:20].rstrip()) or "\\t" in other["text"]
+                assert words(document["text"])[:20] == words(other["text"])[:20]
             assert f"instance {held['instance']}" in page
     report = (directory / "report.html").read_text()
     assert 'href="trouble.html"' in report and "Training stopped at update 11" in report

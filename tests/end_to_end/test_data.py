@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.kills.tiny import ROOT, environment
 from olmo_hydra.cli.main import main
-from tests.end_to_end.runs import ROOT, environment, events
+from tests.end_to_end.runs import events
 
 LENGTH, INSTANCES = 32, 96
 PROSE = '<p class="wide">'  # of a report, which may also hold the code's uncommitted changes

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.kills.tiny import STEPS, command, environment
 from tests.components import require_hardware
-from tests.end_to_end.runs import STEPS, command, environment, events, find, last_step, train
+from tests.end_to_end.runs import events, find, last_step, train
 from tests.end_to_end.test_train import assert_identical
 
 QUIET = "tracking.wandb=disabled"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from tests.end_to_end.divided import assert_same_run, by_processes, trained
 from tests.end_to_end.runs import events
-from tests.end_to_end.test_processes import assert_same_run, by_processes, trained
 
 MOVED = ["hardware.mesh.data", "hardware.mesh.fsdp", "hardware.mesh.tensor"]
 

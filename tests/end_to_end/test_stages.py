@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.kills.tiny import ROOT, environment
 from olmo_hydra.interop.run_weights import RunWeights
 from olmo_hydra.tracking.run_dir import RunDir
-from tests.end_to_end.runs import ROOT, environment, events
+from tests.end_to_end.runs import events
 
 TEXT = (
     *("data=text_files", f"data.domains.text.path={sysconfig.get_path('stdlib')}/email"),

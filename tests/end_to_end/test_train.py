@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from benchmarks.kills.compare import arrays_of
-from tests.end_to_end.runs import STEPS, command, environment, events, find, stopped, train
+from benchmarks.kills.tiny import STEPS, command, environment
+from tests.end_to_end.runs import events, find, stopped, train
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +176,7 @@ def test_damage_is_refused_with_one_message_and_nothing_is_lost(root: Path, unbr
     index = directory / "checkpoints" / "30" / "state" / "manifest.ocdbt"
     whole, _ = index.read_bytes(), index.write_bytes(b"x")
     done = train(root, *options)
-    assert done.returncode == 2 and "the checkpoint of update 30 is damaged" in done.stderr, done.stderr[-2000:]
+    assert done.returncode == 2 and "checkpoint 30 is damaged: state/manifest.ocdbt" in done.stderr, done.stderr[-2000:]
     index.write_bytes(whole)
     assert train(root, *options).returncode == 0
     assert_identical(directory, unbroken)

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 
+from benchmarks.kills.tiny import command, environment
 from olmo_hydra.tracking.run_dir import RunDir
-from tests.end_to_end.runs import command, environment, events, find
+from tests.end_to_end.runs import events, find
 from tests.tracking.wandb_server import KEY, Reply, serve
 
 
