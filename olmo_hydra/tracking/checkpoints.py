@@ -1,7 +1,8 @@
 """Which checkpoints a run has, and whether they are what was written: each has a manifest with hashes. No JAX.
 
 A checkpoint is a folder named by its step, with `manifest.json` in it. The manifest is written last and the folder is
-renamed to its step after it, so that a folder of that name without a manifest is a damaged one.
+renamed to its step after it, so that a folder of that name without a manifest is a damaged one. Saving and restoring:
+`olmo_hydra.train.checkpoint`.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from olmo_hydra.tracking.files import open_to_read, replace, sync_folder
 MANIFEST = "manifest.json"
 FORMAT = 1
 STEP = re.compile(r"0|[1-9][0-9]{0,17}")
-REMAINS = re.compile(r"[0-9]+\.orbax-checkpoint-tmp.*|\.removed-[0-9]+")
+REMAINS = re.compile(r"[0-9]+\.orbax-checkpoint-tmp.*|\.removed-[0-9]+(-[0-9]+)?")
 # Orbax writes them once more after the manifest, and no restore reads them.
 UNLISTED = frozenset({MANIFEST, "_CHECKPOINT_METADATA", "commit_success.txt"})
 THREADS = min(8, os.cpu_count() or 1)  # that hash: a disk or a network file system is busy with fewer
@@ -126,13 +127,7 @@ def write_manifest(place: Path, step: int, kind: Kind) -> None:
 
 def set_aside(place: Path, why: str) -> Path:
     """Renames a checkpoint to `<step>.<why>`, with a number after it where that exists. Returns its new place."""
-    aside, number = place.with_name(f"{place.name}.{why}"), 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = place.with_name(f"{place.name}.{why}-{number}")
-    place.rename(aside)
-    sync_folder(place.parent)
-    return aside
+    return _renamed(place, f"{place.name}.{why}")
 
 
 def removed(place: Path) -> Path:
@@ -140,10 +135,7 @@ def removed(place: Path) -> Path:
 
     Returns where it is, for `erase`.
     """
-    gone = place.with_name(f".removed-{place.name}")
-    place.rename(gone)
-    sync_folder(place.parent)
-    return gone
+    return _renamed(place, f".removed-{place.name}")
 
 
 def remains(folder: Path) -> list[Path]:
@@ -159,6 +151,17 @@ def erase(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _renamed(place: Path, name: str) -> Path:
+    """Gives a folder a name that nothing has yet: `name`, or that with a number after it."""
+    free, number = place.with_name(name), 1
+    while os.path.lexists(free):
+        number += 1
+        free = place.with_name(f"{name}-{number}")
+    place.rename(free)
+    sync_folder(place.parent)
+    return free
 
 
 def _manifest(place: Path) -> Manifest:

@@ -1,5 +1,9 @@
-"""Checkpoints of a run: whole or absent, refused where they are damaged or do not belong."""
+"""Checkpoints of a run: whole or absent, refused where they are damaged or do not belong.
 
+What they are on disk, manifests and hashes: `olmo_hydra.tracking.checkpoints`.
+"""
+
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +29,11 @@ Record = dict[str, Any]  # of the data, see `Reading.record`
 Event = Callable[..., None]
 
 CHUNK = 1 << 26  # bytes of an array stored in one piece: to read a piece takes its size twice
+# Orbax's limit for a save, hashes included. Its own, 20 minutes, ends a run whose disk is slow; a hang is noticed by
+# other means.
+LONGEST_SAVE = 24 * 3600  # seconds
+# What is wanting is the machine's, or another process.
+NO_FAULT_OF_FILES = re.compile(r"RESOURCE_EXHAUSTED|Out of memory|UNAVAILABLE|DEADLINE_EXCEEDED|Gloo")
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Checkpoints:
     def __init__(self, folder: Path, cfg: CheckpointConfig, writes: bool = True):
         self.folder = folder.absolute()
         self._cfg, self._writes = cfg, writes
-        options = ocp.options.AsyncOptions(post_finalization_callback=self._seal)
+        options = ocp.options.AsyncOptions(timeout_secs=LONGEST_SAVE, post_finalization_callback=self._seal)
         self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
         self._being_written: tuple[int, Kind] | None = None
         self._kinds: dict[int, Kind] | None = None  # of the whole ones, once they were asked for
@@ -136,7 +145,7 @@ class Checkpoints:
         """The state after update `step`, laid out as `shardings` says, on any number of devices.
 
         Raises:
-          RequestError: The checkpoint was written by another program than `meta` describes, or it is damaged.
+          RequestError: The checkpoint was written by another program than `meta` describes, or it cannot be restored.
         """
         saved = self._item(step, "meta", ocp.args.JsonRestore())
         refuse_other(saved, meta, self.place(step))
@@ -148,12 +157,12 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(abstract), [leaves[name] for name in template])
 
     def record(self, step: int) -> Record:
-        """What the checkpoint says of the data. Raises RequestError if it is damaged."""
+        """What the checkpoint says of the data. Raises RequestError if it cannot be restored."""
         record: Record = self._item(step, "data", ocp.args.JsonRestore())
         return record
 
     def words(self, step: int, abstract_W: jax.ShapeDtypeStruct) -> jax.Array:
-        """The ledger's bits, laid out as `abstract_W` says. Raises RequestError if they are damaged."""
+        """The ledger's bits, laid out as `abstract_W` says. Raises RequestError if they cannot be restored."""
         words_W: jax.Array = self._item(step, "ledger", ocp.args.StandardRestore({"words": abstract_W}))["words"]
         return words_W
 
@@ -180,7 +189,7 @@ class Checkpoints:
         """
         self.wait(event)
         if self._writes:
-            self._remove_superfluous()
+            self._remove_superfluous(event)
             self._erasing.submit(lambda: None).result()  # one thread: all that was to be erased before it
 
     def tell(self, event: Event) -> None:
@@ -212,18 +221,23 @@ class Checkpoints:
             self._known()[step] = kind
         event("checkpoint", step=step)
         if self._writes:
-            self._remove_superfluous()
+            self._remove_superfluous(event)
 
     def _known(self) -> dict[int, Kind]:
         if self._kinds is None:
             self._kinds = {step: manifest.kind for step, manifest in on_disk.whole(self.folder).items()}
         return self._kinds
 
-    def _remove_superfluous(self) -> None:
+    def _remove_superfluous(self, event: Event) -> None:
         kinds = self._known()
         for step in superfluous(kinds, self._cfg.keep, self._cfg.fixed_steps, self._spared_before):
-            del kinds[step]
-            self._erasing.submit(on_disk.erase, on_disk.removed(self.place(step)))
+            del kinds[step]  # tried once in a start
+            try:
+                self._erasing.submit(on_disk.erase, on_disk.removed(self.place(step)))
+            except FileNotFoundError:  # somebody was in need of space
+                continue
+            except OSError as error:
+                event("checkpoint_not_removed", step=step, why=str(error.strerror))
 
     @contextmanager
     def _whole_or_gone(self, step: int) -> Iterator[None]:
@@ -240,14 +254,15 @@ class Checkpoints:
         return self.folder / f"{step}.orbax-checkpoint-tmp"
 
     def _item(self, step: int, name: str, args: ocp.args.CheckpointArgs) -> Any:
-        """One item of a checkpoint. Errors of reading it become one that names the checkpoint."""
+        """One item of a checkpoint. What its files say wrong becomes an error that names the checkpoint."""
         try:
             return self._orbax.restore(self.place(step), args=ocp.args.Composite(**{name: args}))[name]
-        except Exception as error:  # of many types, by what is damaged
+        except Exception as error:  # of many types
+            if isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)) or NO_FAULT_OF_FILES.search(str(error)):
+                raise
+            why = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
             raise RequestError(
-                f"the checkpoint of update {step} is damaged: {type(error).__name__}",
-                where=str(self.place(step)),
-                instead="a copy of it; without that folder, the same command continues from the checkpoint before",
+                f"the checkpoint of update {step} cannot be restored: {why}", where=str(self.place(step) / name)
             ) from error
 
 

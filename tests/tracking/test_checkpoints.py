@@ -154,10 +154,25 @@ def test_manifests_that_are_none_are_damage(place: Path, content: bytes) -> None
 
 def test_names_that_are_no_steps_are_no_checkpoints(place: Path) -> None:
     folder = place.parent
-    for name in ("12.damaged", "12.damaged-2", "7.orbax-checkpoint-tmp", ".removed-3", "012", "١٢", "+5", "logs", "5 "):
+    for name in (
+        "12.damaged",
+        "12.damaged-2",
+        "7.orbax-checkpoint-tmp",
+        ".removed-3",
+        ".removed-3-2",
+        "012",
+        "١٢",
+        "+5",
+        "logs",
+        "5 ",
+    ):
         shutil.copytree(place, folder / name)
     assert checkpoints.steps(folder) == [12] == list(whole(folder))
-    assert {path.name for path in checkpoints.remains(folder)} == {"7.orbax-checkpoint-tmp", ".removed-3"}
+    assert {path.name for path in checkpoints.remains(folder)} == {
+        "7.orbax-checkpoint-tmp",
+        ".removed-3",
+        ".removed-3-2",
+    }
     assert checkpoints.steps(folder / "absent") == [] == checkpoints.remains(folder / "absent")
 
 
@@ -188,3 +203,10 @@ def test_erase_takes_a_link_and_leaves_what_it_names(place: Path, tmp_path) -> N
     assert gone.name == ".removed-12" and not place.exists()
     checkpoints.erase(gone)
     assert not any(place.parent.iterdir())
+
+
+def test_a_removal_that_left_something_is_not_in_the_way_of_the_next(tmp_path) -> None:
+    for name in (".removed-5", ".removed-5-2"):
+        gone = checkpoints.removed(made(tmp_path, 5))
+        assert gone.name == name and checkpoints.steps(tmp_path) == []
+    assert {path.name for path in checkpoints.remains(tmp_path)} == {".removed-5", ".removed-5-2"}

@@ -1,12 +1,20 @@
 """Saved is what is restored, on any layout, and a checkpoint of another run is refused."""
 
+import errno
+import itertools
+import os
+import shutil
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from orbax.checkpoint._src.futures import future
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking import checkpoints as on_disk
 from olmo_hydra.train.checkpoint import Checkpoints, Choice
 from olmo_hydra.train.state import State
 from tests.train.tiny import program, saving, updated
@@ -100,3 +108,83 @@ def test_a_saved_state_survives_being_given_away(batch, tmp_path) -> None:
     checkpoints.close()
     for left, right in zip(expected, jax.tree.leaves(restored), strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+def test_a_checkpoint_that_somebody_removed_is_missed_by_nobody(batch, tmp_path) -> None:
+    _, state, _ = updated((), batch)
+    events = []
+    checkpoints = Checkpoints(tmp_path, saving(keep=1))
+    for step in (1, 2):
+        save(checkpoints, step, state)
+        checkpoints.wait(lambda kind, **fields: events.append((kind, fields)))
+        shutil.rmtree(tmp_path / str(step))
+    save(checkpoints, 3, state)
+    checkpoints.settle(lambda kind, **fields: events.append((kind, fields)))
+    checkpoints.close()
+    assert events == [("checkpoint", {"step": step}) for step in (1, 2, 3)]
+    assert [path.name for path in tmp_path.iterdir()] == ["3"]
+
+
+def test_a_checkpoint_that_cannot_be_removed_ends_no_run(batch, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(place):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    _, state, _ = updated((), batch)
+    events = []
+    checkpoints = Checkpoints(tmp_path, saving(keep=1))
+    monkeypatch.setattr(on_disk, "removed", busy)
+    for step in (1, 2, 3):
+        save(checkpoints, step, state)
+        checkpoints.wait(lambda kind, **fields: events.append((kind, fields)))
+    checkpoints.close()
+    kept = [fields for kind, fields in events if kind == "checkpoint_not_removed"]
+    assert kept == [{"step": step, "why": "Device or resource busy"} for step in (1, 2)]
+    assert on_disk.steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_save_may_take_hours(batch, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the clock by which orbax sees how long it takes: half an hour between two looks."""
+    now = itertools.count(step=1800)
+    monkeypatch.setattr(future, "time", SimpleNamespace(time=lambda: float(next(now))))
+    _, state, _ = updated((), batch)
+    checkpoints = Checkpoints(tmp_path, saving())
+    save(checkpoints, 1, state)
+    checkpoints.wait(ignore)
+    monkeypatch.undo()
+    assert next(now) > 1800 and checkpoints.choose() == Choice(1, ())
+    checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError("INTERNAL: no"),
+        ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes."),
+        ValueError("UNKNOWN: Gloo AllGather failed: Connection reset by peer"),
+        MemoryError(),
+    ],
+)
+def test_what_machine_or_processes_lack_in_a_restore_is_no_fault_of_the_checkpoint(
+    batch, tmp_path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def lacking(*args, **kwargs):
+        raise error
+
+    checkpoints = Checkpoints(tmp_path, saving())
+    monkeypatch.setattr(checkpoints._orbax, "restore", lacking)
+    with pytest.raises(type(error)) as raised:
+        checkpoints.record(1)
+    assert raised.value is error
+    checkpoints.close()
+
+
+def test_a_state_of_another_structure_is_not_called_damage(batch, tmp_path) -> None:
+    _, state, _ = updated((), batch)
+    checkpoints = Checkpoints(tmp_path, saving())
+    save(checkpoints, 1, state)
+    checkpoints.wait(ignore)
+    _, other = program("model.n_layers=2", "model.window_pattern=[full]")
+    with pytest.raises(RequestError, match="checkpoint of update 1 cannot be restored: ") as refused:
+        checkpoints.restore(1, other.abstract, other.shardings, META)
+    assert refused.value.instead is None and refused.value.where == str(tmp_path / "1" / "state")
+    checkpoints.close()

@@ -182,7 +182,7 @@ def test_no_pickle_is_read(saved: Path, tmp_path, monkeypatch: pytest.MonkeyPatc
     assert checkpoints.choose() == Choice(4, ())
     assert np.array_equal(restored(checkpoints, 4).params["weight"], state(4).params["weight"])
     (folder / "4" / "state" / "checkpoint").write_bytes(pickle.dumps(Executed()))  # a name orbax looks for: msgpack
-    with pytest.raises(RequestError, match="checkpoint of update 4 is damaged: ExtraData"):
+    with pytest.raises(RequestError, match="checkpoint of update 4 cannot be restored: ExtraData"):
         restored(checkpoints, 4)
     checkpoints.close()
     assert not Path("executed").exists()
