@@ -80,6 +80,7 @@ def test_the_report_is_rendered_again_from_the_directory_alone(stopped: tuple[Pa
     assert (copy / "trouble.html").read_bytes() == (directory / "trouble.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_that_passes_over_batches(root: Path) -> None:
     done = train(root, "run.tag=past", "train.steps=8", "train.skip_batches=[[3,5]]", "tracking.wandb=disabled")
     assert done.returncode == 0, done.stderr[-3000:]

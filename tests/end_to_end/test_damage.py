@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.runs import events, find, train
 
 RUN = ("run.tag=flipped", "tracking.wandb=disabled", "checkpoint.every=5", "eval.every=100")
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_refused_and_the_checkpoint_before_serves(tmp_path: Path) -> None:
     paused = train(tmp_path, *RUN, "run.stop_at=10")
     directory = find(tmp_path, "flipped")

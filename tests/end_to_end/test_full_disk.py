@@ -69,6 +69,7 @@ def one_message(text: str) -> list[str]:
     return message.splitlines()
 
 
+@pytest.mark.slow
 def test_a_run_whose_disk_fills_up_stops_and_continues_byte_for_byte(small: Path, tmp_path: Path) -> None:
     options = ("run.tag=full", QUIET, "checkpoint.every=60")
     with at_step(small, 61, *options) as (process, directory):
@@ -111,6 +112,7 @@ def test_a_run_directory_that_is_removed_ends_the_run_with_one_message(tmp_path:
     assert not (directory / "checkpoints").exists() and not (directory / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_hides_nothing(tmp_path: Path) -> None:
     """Neither that the run is finished, nor why it failed."""
     options = ("run.tag=full", QUIET, "train.steps=20")

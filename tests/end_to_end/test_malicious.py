@@ -231,6 +231,7 @@ def test_weights_of_a_stranger_take_no_file_along(hostile: RunDir, victim: Path,
         companions_of_run(hostile)
 
 
+@pytest.mark.slow
 def test_a_run_that_would_be_resumed_is_not_written_through(tmp_path: Path) -> None:
     """Its name follows from the config, so that anybody who writes to the root can have put it there."""
     options = ("run.tag=placed", "tracking.wandb=disabled", "train.steps=8")

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.divided import assert_same_run, by_processes, trained
 from tests.end_to_end.runs import events
 
 MOVED = ["hardware.mesh.data", "hardware.mesh.fsdp", "hardware.mesh.tensor"]
 
 
+@pytest.mark.slow
 def test_from_heads_over_two_devices_to_instances(tmp_path: Path) -> None:
     """Evaluations, baselines and samples too: the one prompt of TINY does not divide over the mesh."""
     alone = trained(tmp_path, "alone", "hardware.devices=1")

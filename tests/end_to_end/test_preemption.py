@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 from signal import SIGINT, SIGTERM, SIGUSR1, SIGUSR2
 
+import pytest
+
 from benchmarks.kills.compare import differences
 from benchmarks.kills.job import STEPS, Job
 from benchmarks.kills.moments import EVALUATES_EVERY, Moment
@@ -29,6 +31,7 @@ def last_event(job: Job) -> dict:
     return json.loads(job.view.lines("events")[-1])
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_in_every_way_is_the_run_that_was_not(tmp_path: Path, never_stopped: Job) -> None:
     job = Job(tmp_path / "run", ("tracking.wandb=disabled",))
     shutil.copytree(never_stopped.root / "cache" / "xla", job.root / "cache" / "xla")
@@ -64,9 +67,8 @@ def test_a_run_that_is_stopped_in_every_way_is_the_run_that_was_not(tmp_path: Pa
     assert job.faults == [], "it says that it has finished"
 
 
-def test_a_stop_ends_a_sweep(tmp_path: Path, never_stopped: Job) -> None:
+def test_a_stop_ends_a_sweep(tmp_path: Path) -> None:
     job = Job(tmp_path / "sweep", ("-m", "train.seed=0,1", "tracking.wandb=disabled"))
-    shutil.copytree(never_stopped.root / "cache", job.root / "cache")
     status, said = job.signalled(when(lambda view: view.step() >= STEPS // 2), SIGTERM)
     assert status == 75, said[-2000:]
     assert len(list(job.root.glob("nano-kills-*"))) == 1

@@ -63,8 +63,15 @@ def test_they_meet_and_agree_and_leave() -> None:
         assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("victim", [1, 2])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        (1, signal.SIGKILL),
+        (1, signal.SIGSTOP),
+        pytest.param(2, signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param(2, signal.SIGSTOP, marks=pytest.mark.slow),
+    ],
+)
 def test_the_others_say_which_is_gone_and_end(victim: int, number: signal.Signals) -> None:
     with waiting() as processes:
         for process in processes:
@@ -83,7 +90,7 @@ def test_the_others_say_which_is_gone_and_end(victim: int, number: signal.Signal
             assert processes[victim].wait(timeout=60) != 0, "it does not go on alone"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_process_0_is_missed_too(number: signal.Signals) -> None:
     with waiting() as processes:
         for process in processes:
@@ -113,6 +120,7 @@ def test_what_all_refuse_process_0_says() -> None:
         assert "lost:" not in output, "process 0 ends by its own error"
 
 
+@pytest.mark.slow
 def test_all_frozen_together_go_on() -> None:
     """As when a terminal, a scheduler or a virtual machine suspends them, for longer than the timeout."""
     with waiting() as processes:
