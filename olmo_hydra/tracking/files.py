@@ -8,7 +8,9 @@ import glob
 import os
 import re
 import shutil
+import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader, FileIO
@@ -19,6 +21,8 @@ from olmo_hydra.config.errors import RequestError
 
 MAX_TEXT = 1 << 20  # bytes of a file that people write: config.yaml, overrides.yaml, wandb/id
 MAX_DOCUMENT = 1 << 28  # bytes of a JSON file: provenance.json has the diff of every start
+
+LONGEST_REPLACEMENT = 24 * 3600  # seconds that a file may be written beside another before it is thought abandoned
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Tensorstore calls a full disk RESOURCE_EXHAUSTED, as a full memory, and is not always passed on as an OSError.
@@ -101,7 +105,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def _replace(path: Path, content: bytes | BinaryIO) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     for left in (beside, *_abandoned(path)):  # of a process that was killed, or a link that is to be followed
         with suppress(OSError):
             left.unlink()
@@ -122,16 +126,31 @@ def _replace(path: Path, content: bytes | BinaryIO) -> None:
 
 
 def _abandoned(path: Path) -> Iterator[Path]:
-    """What processes that are gone have left beside a file that they were replacing."""
-    for beside in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        number = beside.name.rpartition(".")[2]
-        if number.isdecimal():
-            try:
-                os.kill(int(number), 0)
-            except (ProcessLookupError, OverflowError):
-                yield beside
-            except PermissionError:  # it lives, and is another user's
-                continue
+    """What processes that are gone have left beside a file that they were replacing.
+
+    Of another host's processes only time tells, which share the folder.
+    """
+    for beside in path.parent.glob(f".{glob.escape(path.name)}.*.*"):
+        host, _, number = beside.name.removeprefix(f".{path.name}.").rpartition(".")
+        if number.isdecimal() and (_is_gone(int(number)) if host == socket.gethostname() else _is_old(beside)):
+            yield beside
+
+
+def _is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:  # it lives, and is another user's
+        return False
+    return False
+
+
+def _is_old(path: Path) -> bool:
+    try:
+        return time.time() - path.lstat().st_mtime > LONGEST_REPLACEMENT
+    except FileNotFoundError:
+        return False
 
 
 def sync_folder(folder: Path) -> None:

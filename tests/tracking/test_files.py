@@ -2,6 +2,10 @@
 
 import os
 import resource
+import socket
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -85,3 +89,16 @@ def test_a_folder_behind_somebody_elses_link_is_not_written(tmp_path):
     os.chown(tmp_path / "checkpoints", 12345, -1, follow_symlinks=False)
     with pytest.raises(RequestError, match="is a link of user 12345"), RunDir(tmp_path).lock():
         pass
+
+
+def test_what_killed_processes_left_beside_goes_and_what_is_being_written_stays(tmp_path):
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    here, dead, alive = socket.gethostname(), int(gone.stdout), os.getppid()
+    abandoned = {f".a.{here}.{dead}", f".a.{here}.{10**12}", ".a.login.node-1.1"}
+    others = {f".a.{here}.{alive}", f".a.elsewhere.{dead}", f".a.elsewhere.{os.getpid()}", ".a.swp", ".a.b.txt"}
+    for name in abandoned | others:
+        (tmp_path / name).write_text("half")
+    for name in (".a.login.node-1.1", ".a.swp"):
+        os.utime(tmp_path / name, (0, time.time() - 25 * 3600))
+    replace(tmp_path / "a", b"whole")
+    assert set(os.listdir(tmp_path)) == others | {"a"} and (tmp_path / "a").read_bytes() == b"whole"
