@@ -14,7 +14,7 @@ from olmo_hydra.report.html import render
 from olmo_hydra.report.sections import STEP
 from olmo_hydra.report.text import count, percent, short
 from olmo_hydra.report.verdict import stopped
-from olmo_hydra.tracking.documents import as_written
+from olmo_hydra.tracking.documents import as_written, load_json
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -32,11 +32,11 @@ def write_trouble(run_dir: RunDir) -> Path | None:
     Raises:
       RequestError: A file is damaged, or is not what a run writes; or the page cannot be written.
     """
+    trouble = load_json(run_dir.trouble)
+    if trouble is None:
+        return None
     with as_written(run_dir.path, "a page on its skipped updates"):
-        run = Evidence(run_dir)
-        if run.trouble is None:
-            return None
-        content = render(page(run, run.trouble))
+        content = render(page(Evidence(run_dir), trouble))
     replace(run_dir.trouble_page, content.encode(errors="replace"))
     return run_dir.trouble_page
 

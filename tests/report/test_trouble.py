@@ -129,8 +129,9 @@ def test_a_run_that_went_on_says_so_and_keeps_the_link(run_dir):
     assert shown(run_dir).verdict == "Updates 40 to 42 stopped a start of this run."
 
 
-def test_without_trouble_there_is_no_page(run_dir):
+def test_without_trouble_there_is_no_page_and_nothing_is_read_for_it(run_dir, monkeypatch):
     run_dir.trouble.unlink()
+    monkeypatch.setattr("olmo_hydra.report.trouble.Evidence", pytest.fail)
     assert write_trouble(run_dir) is None and not run_dir.trouble_page.exists()
     assert "trouble" not in {section.id for section in report_page(Evidence(run_dir)).sections}
 
