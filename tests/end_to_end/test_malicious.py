@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_a_pipe_or_a_folder_instead_of_a_file_is_refused_at_once(
 
 def test_the_report_replaces_a_link_and_not_what_it_names(hostile: RunDir, victim: Path) -> None:
     hostile.report.symlink_to(victim)
-    beside = hostile.path / f".report.html.{os.getpid()}"  # where it is written first
+    beside = hostile.path / f".report.html.{socket.gethostname()}.{os.getpid()}"  # where it is written first
     beside.symlink_to(victim)
     assert main(["report", str(hostile.path)]) == 0
     assert victim.read_text() == SECRET and not hostile.report.is_symlink() and not beside.is_symlink()
