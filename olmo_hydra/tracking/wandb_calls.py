@@ -18,21 +18,27 @@ PATIENCE = 10.0  # seconds, with the client after its service has ended
 
 
 class Calls:
-    """Makes the calls that are submitted, one after another, in a thread that ends with the process."""
+    """Makes the calls that are submitted, one after another, in a thread: from the first one until `close`."""
 
     def __init__(self) -> None:
-        self._queue: SimpleQueue[tuple[Future, Callable[[], object]]] = SimpleQueue()
-        threading.Thread(target=self._work, name="wandb", daemon=True).start()
+        self._queue: SimpleQueue[tuple[Future, Callable[[], object]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
 
     def submit(self, call: Callable[[], Result]) -> "Future[Result]":
         """What `call` will return or raise. Never waits."""
+        if self._thread.ident is None:
+            self._thread.start()
         future: Future[Result] = Future()
         self._queue.put((future, call))
         return future
 
+    def close(self) -> None:
+        """Nothing more is submitted: the thread ends after the calls so far. Never waits."""
+        self._queue.put(None)
+
     def _work(self) -> None:
-        while True:
-            future, call = self._queue.get()
+        while (submitted := self._queue.get()) is not None:
+            future, call = submitted
             try:
                 future.set_result(call())
             except SystemExit as error:  # the client's way to tell that its service has ended
@@ -51,8 +57,10 @@ def abandon() -> None:
             name, _, rest = status.read_text().partition("(")[2].rpartition(")")
             if name == "wandb-core" and int(rest.split()[1]) == os.getpid():
                 os.kill(int(status.parent.name), signal.SIGKILL)
+    calls = Calls()
     with suppress(Exception):  # the service is gone
-        Calls().submit(_teardown).result(timeout=PATIENCE)
+        calls.submit(_teardown).result(timeout=PATIENCE)
+    calls.close()
 
 
 def _teardown() -> None:

@@ -80,8 +80,9 @@ class WandbRun:
         """Ends the run with its outcome and waits for the upload, hardly longer than `start` was told."""
         if self._opened is None:
             return
-        self._hand_over_if_whole()
+        self._hand_over_if_whole(self._opened)
         ending = self._calls.submit(partial(self._opened.run.finish, exit_code=exit_code))
+        self._calls.close()
         try:
             ending.result(timeout=self._finish_timeout + OWN_WORK)
         except Exception as error:  # whatever it is: tracking never stops training
@@ -90,26 +91,25 @@ class WandbRun:
             abandon()
         self._notice()
 
-    def _hand_over_if_whole(self) -> None:
+    def _hand_over_if_whole(self, opened: Opened) -> None:
         """The last step, unless it was cut: then the next start makes it anew."""
         try:
             rows = history(self._run_dir)
         except (RequestError, OSError):
             return
         if self._step and rows and rows[-1][STEP] == self._step[STEP]:
-            self._hand_over()
+            self._hand_over(opened)
 
     def _take(self, kind: Kind, row: Row) -> None:
         if self._opened is None or self._failed or row["step"] <= self._opened.last:
             return
         if self._step and row["step"] != self._step[STEP]:
-            self._hand_over()
+            self._hand_over(self._opened)
             self._notice()
         self._step = {STEP: row["step"], **self._step, **named(kind, row)}
 
-    def _hand_over(self) -> None:
-        assert self._opened is not None and self._calls is not None
-        self._sent.append(self._calls.submit(partial(wandb_client.log, self._opened.run, finite(self._step))))
+    def _hand_over(self, opened: Opened) -> None:
+        self._sent.append(self._calls.submit(partial(wandb_client.log, opened.run, finite(self._step))))
         self._step = {}
 
     def _notice(self) -> None:
@@ -169,6 +169,7 @@ def start(
         opened, problem = opening.result(timeout=init_timeout + OWN_WORK)
     except Exception as error:  # an unwritable folder, a client that does not start
         unavailable(f"init failed: {one_line(error)}")
+        calls.close()
         abandon()
         return WandbRun(run_dir, unavailable)
     if problem is not None:

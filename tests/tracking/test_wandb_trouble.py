@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -232,3 +233,26 @@ def test_what_the_client_raises_is_told_once(run_dir):
         run.metrics(metrics(n))
     run.finish(1)
     assert problems == ["log failed: BrokenPipeError: service is gone"]
+
+
+def test_the_thread_that_calls_the_client_begins_with_a_run_and_ends_with_it(run_dir):
+    class Fine:
+        def log(self, row, **_):
+            assert own() != []
+
+        def finish(self, exit_code):
+            pass
+
+    def own():
+        return [thread for thread in set(threading.enumerate()) - before if thread.name == "wandb"]
+
+    before, problems = set(threading.enumerate()), []
+    WandbRun(run_dir, problems.append)
+    run = WandbRun(run_dir, problems.append, Opened(Fine(), "x"))
+    assert own() == []
+    for n in (1, 2):
+        run.metrics(metrics(n))
+    (thread,) = own()
+    run.finish(0)
+    thread.join(60)
+    assert not thread.is_alive() and problems == []
