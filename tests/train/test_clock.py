@@ -6,9 +6,11 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
+from olmo_hydra.tracking import goodput
 from olmo_hydra.train import clock
 from olmo_hydra.train.clock import Clock
 
@@ -45,6 +47,10 @@ def test_every_second_is_spent_on_one_thing(now: SimpleNamespace) -> None:
     expected = {"import": 3, "open": 2, "restore": 4, "updates": 1, "data": 16, "eval": 8, "save": 100, "ending": 32}
     assert spent(watch) == expected
     assert sum(expected.values()) == now.s - 7
+
+
+def test_accounts_know_everything_that_time_is_spent_on() -> None:
+    assert set(get_args(clock.Spent)) == set(goodput.KEYS)
 
 
 def test_a_lap_is_of_updates_and_their_data(now: SimpleNamespace) -> None:
