@@ -202,8 +202,8 @@ class Checkpoints:
                 self._finished(event)
 
     def close(self) -> None:
-        """Waits, and ends the background threads."""
-        self._erasing.shutdown()
+        """Waits for a save, not for what is being removed, and ends the background threads."""
+        self._erasing.shutdown(wait=False, cancel_futures=True)  # the next start removes what is left
         self._orbax.close()
 
     def _seal(self) -> None:

@@ -76,8 +76,9 @@ def run(parts: Parts, state: State, done: int) -> int:
         if saves:
             with clock.spent("save"):
                 save(parts, state, done, batch, permanent=done == last or config.checkpoint.permanent(done))
+    end = parts.checkpoints.settle if done == last else parts.checkpoints.wait  # a stop has no time to remove old ones
     with clock.spent("save"):
-        parts.checkpoints.settle(parts.tracker.event)
+        end(parts.tracker.event)
     return done
 
 

@@ -4,6 +4,8 @@ import errno
 import itertools
 import os
 import shutil
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -75,7 +77,7 @@ def test_nothing_is_deleted_unless_the_config_says_so(batch, tmp_path, keep, lef
     for step in (1, 2, 3, 4):
         checkpoints.wait(ignore)
         save(checkpoints, step, state)
-    checkpoints.wait(ignore)
+    checkpoints.settle(ignore)
     checkpoints.close()
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == left
 
@@ -140,6 +142,25 @@ def test_a_checkpoint_that_cannot_be_removed_ends_no_run(batch, tmp_path, monkey
     kept = [fields for kind, fields in events if kind == "checkpoint_not_removed"]
     assert kept == [{"step": step, "why": "Device or resource busy"} for step in (1, 2)]
     assert on_disk.steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_stop_does_not_wait_until_old_checkpoints_are_removed(batch, tmp_path, monkeypatch) -> None:
+    stopped, removed = threading.Event(), threading.Event()
+
+    def erase(path: Path) -> None:
+        assert stopped.wait(60)
+        removed.set()
+
+    _, state, _ = updated((), batch)
+    checkpoints = Checkpoints(tmp_path, saving(keep=1))
+    monkeypatch.setattr(on_disk, "erase", erase)
+    for step in (1, 2):
+        save(checkpoints, step, state)
+        checkpoints.wait(ignore)
+    checkpoints.close()
+    assert not removed.is_set() and {path.name for path in tmp_path.iterdir()} == {".removed-1", "2"}
+    stopped.set()
+    assert removed.wait(60)
 
 
 def test_a_save_may_take_hours(batch, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

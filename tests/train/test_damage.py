@@ -133,7 +133,9 @@ def test_what_a_checkpoint_says_of_itself_decides_not_todays_config(tmp_path) ->
         save(checkpoints, step, permanent=step in (3, 10))
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path, saving(every=7, keep=1))
+    checkpoints.clean()
     save(checkpoints, 14)
+    checkpoints.settle(lambda kind, **fields: None)
     checkpoints.close()
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == [3, 14]
 
