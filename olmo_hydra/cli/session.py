@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from olmo_hydra.train.checkpoint import Checkpoints, Choice
 from olmo_hydra.train.clock import Clock, start_begins
 from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.reading import Reading
-from olmo_hydra.train.state import Program, make_program, stream
+from olmo_hydra.train.state import Program, State, make_program, stream
 from olmo_hydra.train.step import make_step
 from olmo_hydra.train.stop import Stopped, StopRequest
 
@@ -117,6 +118,8 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
             for damage in choice.damaged:
                 aside = checkpoints.set_aside(damage.step)
                 tracker.event("checkpoint_damaged", **asdict(damage), instead=done, aside=aside.name)
+        stop.at_once = partial(_stopped_at_once, watch, tracker, done)
+        processes.barrier("recorded")
         with _ended(run_dir, tracker, progress, stop, watch, done) as ended:
             parts = Parts(
                 config=config,
@@ -149,6 +152,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 ended("paused", done)
             else:
                 raise Stopped(stop.signal, done or None)
+
+
+def _stopped_at_once(watch: Watch, tracker: Tracker | Silent, done: int, stopped: Stopped) -> None:
+    watch.failed(stopped)
+    tracker.event(stopped.event, step=done, signal=stopped.signal.name, seconds=0.0)
 
 
 @contextmanager
@@ -268,4 +276,10 @@ def _evaluation(
         record=tracker.evaluation,
         note=progress.note,
     )
-    return lambda step, state: evaluate(step, state.params)
+
+    def evaluated(step: int, state: State) -> None:
+        evaluate(step, state.params)
+        if step == 0:  # process 0 has counted baselines meanwhile
+            processes.barrier("evaluated")
+
+    return evaluated

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:  # importing it imports JAX
 
 PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h, "try again later": a scheduler that reads it runs the command again
 INTERRUPTED = 128 + signal.SIGINT
-PATIENCE = 5.0  # seconds for the main thread to come back from a compilation, where there is nothing to save
 SHOW_CURSOR = b"\x1b[?25h"  # the progress bar had hidden it
 
 
@@ -48,14 +48,16 @@ class Stopped(KeyboardInterrupt):
 class StopRequest:
     """Turns a signal into a stop that loses nothing. A context; only the main thread may enter it.
 
-    The first SIGINT, SIGTERM, SIGUSR1 or SIGUSR2 raises `Stopped` where it falls, or, once `defer` was called, is what
-    `asked` tells. While that stop is under way further ones change nothing, but for SIGINT: Ctrl-C, again, ends the
-    process at once, whatever the main thread is doing.
+    Until `defer` is called there is nothing to save, and the first SIGINT, SIGTERM, SIGUSR1 or SIGUSR2 ends the process
+    at once, from a thread: an error raised out of a handler would turn up inside the start of an extension, or in a
+    callback of XLA that drops it. After that `asked` tells of it, and while the stop is under way further signals
+    change nothing, but for SIGINT: Ctrl-C, again, ends the process at once, whatever the main thread is doing.
 
     Attributes:
-      signal: The signal that came first, or None.
+      signal: The signal that came first after `defer`, or None.
       since: When it came, on the clock of `time.monotonic`.
       agreed: Whether the loop was told to stop.
+      at_once: Told of a stop with nothing to save, just before the process ends. It runs in the thread.
     """
 
     SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -64,10 +66,11 @@ class StopRequest:
         self.signal: signal.Signals | None = None
         self.since = 0.0
         self.agreed = False
+        self.at_once: Callable[[Stopped], None] = lambda stopped: None
         self._deferred = False
-        self._handled = False
         self._previous: dict[int, object] = {}
         self._shared: Processes | None = None
+        self._is_first_time = True
 
     def __enter__(self) -> "StopRequest":
         # Python runs handlers in the main thread, which may sit in a compilation for minutes. The numbers of signals
@@ -116,6 +119,9 @@ class StopRequest:
         assert self._shared is not None
         from jax.experimental import multihost_utils
 
+        if self._is_first_time:  # what gloo connects has to come within 30 s, and one may have compiled for longer
+            self._is_first_time = False
+            self._shared.barrier("loop")
         if not multihost_utils.reached_preemption_sync_point(next(_asked)):
             return False
         mine = (self.signal, time.monotonic() - self.since) if self.signal else (None, 0.0)
@@ -126,37 +132,26 @@ class StopRequest:
         return True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._handled = True
-        if self.signal is not None:
+        if self.signal is not None or not self._deferred:
             return
         self.signal, self.since = signal.Signals(number), time.monotonic()
-        if not self._deferred:
-            raise Stopped(self.signal, None)
         if self._shared is not None:
             os.kill(os.getpid(), signal.SIGTERM)
         _say(f"{self.signal.name}: stopping once the update at hand is saved; Ctrl-C again stops at once")
 
     def _watch(self) -> None:
-        first: signal.Signals | None = None
-        while True:
-            try:
-                numbers = self._reads.recv(1)
-            except TimeoutError:
-                if first is not None and not self._handled:
-                    stopped = Stopped(first, None)
-                    _leave(stopped.status, str(stopped))
-                self._reads.settimeout(None)
-                continue
-            if not numbers:
-                return
+        is_first = True
+        while numbers := self._reads.recv(1):
             if numbers[0] not in self.SIGNALS:
                 continue
-            if first is not None and numbers[0] == signal.SIGINT:
+            if not self._deferred:
+                stopped = Stopped(signal.Signals(numbers[0]), None)
+                with contextlib.suppress(Exception):  # a disk that is full
+                    self.at_once(stopped)
+                _leave(stopped.status, str(stopped))
+            if not is_first and numbers[0] == signal.SIGINT:
                 _leave(INTERRUPTED, "stopped at once; the same command goes on from what is saved")
-            if first is None:
-                first = signal.Signals(numbers[0])
-                waits = self._deferred or self._shared is not None  # alone it would be missed by the others
-                self._reads.settimeout(None if waits else PATIENCE)
+            is_first = False
 
 
 def _leave(status: int, text: str) -> None:
