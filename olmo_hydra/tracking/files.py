@@ -37,7 +37,7 @@ def open_to_read(path: Path) -> BufferedReader | None:
     """
     try:
         return open(_regular(path, os.O_RDONLY), "rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise RequestError(f"cannot be read: {error.strerror}", where=str(path)) from error

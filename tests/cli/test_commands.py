@@ -52,7 +52,8 @@ def test_preflight_where_the_hardware_is_not(capsys) -> None:
     assert found["accumulation"] * found["instances_per_device_and_micro_batch"] * 8 == 16
     assert found["days_at_40_percent_mfu"] == pytest.approx(found["train_flops"] / (0.4 * 4 * 2307e12) / 86400)
     assert found["hbm_bytes_per_device"] == 96 * 2**30
-    assert found["state_bytes_per_device"] == 12 * found["parameters"] // 8
+    norms = 32 * 4 * 4096 + 4096  # whole on every device
+    assert found["state_bytes_per_device"] == 12 * (found["parameters"] - norms) // 8 + 12 * norms
 
 
 def test_preflight_for_people(capsys) -> None:
@@ -112,9 +113,9 @@ def make_run(root: Path, name: str, *events: str, steps: int = 3, bits: float | 
     for step in range(1, steps + 1):
         record.metrics({"step": step, "loss": 1.0})
     if bits is not None:
-        record.evaluation({"step": 0, "suite": "heldout", "bits_per_byte": 8.0})
-        record.evaluation({"step": steps, "suite": "heldout", "bits_per_byte": bits})
-        record.evaluation({"step": steps, "suite": "samples"})
+        record.evaluation({"step": 0, "suite": "heldout", "bits_per_byte": 8.0, "domains": {}})
+        record.evaluation({"step": steps, "suite": "heldout", "bits_per_byte": bits, "domains": {}})
+        record.evaluation({"step": steps, "suite": "samples", "samples": []})
     for event in events:
         record.event(event, step=steps)
     return run_dir

@@ -13,6 +13,7 @@ from olmo_hydra.config.compose import compose
 from olmo_hydra.config.identity import digest, plain
 from olmo_hydra.data import opened
 from olmo_hydra.data.audit.trace import printable
+from olmo_hydra.tracking.checkpoints import Kind, write_manifest
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 from tests.data.audit.test_audit import ShardsTwice
@@ -59,7 +60,9 @@ def run_dir(root: Path) -> RunDir:
     record.rewind(None)
     for step in range(1, 21):
         record.metrics({"step": step})
-    (directory.checkpoints / "12").mkdir(parents=True)
+    saved = directory.checkpoints / "12"
+    saved.mkdir(parents=True)
+    write_manifest(saved, 12, Kind.permanent)
     data = opened.open_data(config, root / "cache", print)
     started(directory, (0, digest(data.fingerprint)))
     return directory
