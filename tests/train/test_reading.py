@@ -1,7 +1,8 @@
 """Position, fingerprint and ledger through the training loop: which instances updates consume, and what is refused."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -22,6 +23,7 @@ from olmo_hydra.data.loader import Batches, Cut
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import make_mesh, replicated
+from olmo_hydra.tracking.checkpoints import Kind, write_manifest
 from olmo_hydra.train import loop
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.clock import Clock
@@ -132,7 +134,7 @@ def step(state, inputs, lr):
     """A number that depends on every token and its place in the batch."""
     tokens = inputs.tokens.reshape(-1)
     number = (tokens * (jnp.arange(tokens.size) % 997)).sum().astype(jnp.float32)
-    return {"number": state["number"] + number}, {"loss": number, "grad_norm": number}
+    return {"number": state["number"] + number}, {"loss": number, "grad_norm": number, "skipped": jnp.int32(0)}
 
 
 @pytest.fixture
@@ -247,12 +249,20 @@ def test_other_held_out_text_is_refused_unless_it_is_accepted(folder: Path, stra
     assert ran.rows == straight.rows[5:] and ran.record["heldout"] == other
 
 
+@contextmanager
+def rewritten(place: Path) -> Iterator[dict[str, Any]]:
+    """What a checkpoint says of its data, changed and sealed again."""
+    file = place / "data" / "metadata"
+    record = json.loads(file.read_text())
+    yield record
+    file.write_text(json.dumps(record))
+    write_manifest(place, int(place.name), Kind.permanent)
+
+
 def test_a_checkpoint_that_says_less_of_its_data_is_of_another_version(folder: Path) -> None:
     Ran(folder, "run.stop_at=5")
-    (file,) = (folder / "checkpoints" / "5" / "data").glob("metadata")
-    record = json.loads(file.read_text())
-    del record["heldout"]
-    file.write_text(json.dumps(record))
+    with rewritten(folder / "checkpoints" / "5") as record:
+        del record["heldout"]
     assert "earlier version" in refusal(folder)
 
 
@@ -265,10 +275,8 @@ def test_another_seed_is_another_order(folder: Path) -> None:
 @pytest.mark.parametrize("key, value", [("batches", 4), ("batches", 6), ("row", 0), ("epoch", 1), ("order", "0a")])
 def test_a_position_beside_its_state_is_refused(folder: Path, key: str, value: int | str) -> None:
     Ran(folder, "run.stop_at=5")
-    (file,) = (folder / "checkpoints" / "5" / "data").glob("metadata")
-    record = json.loads(file.read_text())
-    record["position"][key] = value
-    file.write_text(json.dumps(record))
+    with rewritten(folder / "checkpoints" / "5") as record:
+        record["position"][key] = value
     message = refusal(folder)
     assert "not that of update 5" in message and f"{key} is {value}, not" in message
 
