@@ -14,6 +14,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.data.corpus import HeldoutDocument
 from olmo_hydra.data.tokenizers.tokenizer import ByteTokenizer
 from olmo_hydra.eval.in_loop import InLoop
+from olmo_hydra.hardware.sharding import make_mesh, replicated
 from olmo_hydra.model import decoder
 
 OVERRIDES = (
@@ -35,14 +36,15 @@ def model() -> tuple[Any, nnx.GraphDef, nnx.State]:
     return config, *nnx.split(made, nnx.Param)
 
 
-def rows(model, domains, tokenizer) -> tuple[list[dict], list[str]]:
+def rows(model, domains, tokenizer, first: bool = True) -> tuple[list[dict], list[str]]:
     """Of the first and the last update of a run."""
     config, graphdef, params = model
     found: list[dict] = []
     notes: list[str] = []
+    mesh = make_mesh(config.hardware, jax.devices()[:1])
     evaluate = InLoop(
         config, SimpleNamespace(tokenizer=tokenizer, files=[]), domains, graphdef,
-        place=jnp.asarray, batch=2, key=jax.random.key(0), record=found.append, note=notes.append,
+        place=jnp.asarray, whole=replicated(mesh), first=first, batch=2, key=jax.random.key(0), record=found.append, note=notes.append,
     )  # fmt: skip
     for step in (0, 50):
         evaluate(step, params)
@@ -52,6 +54,12 @@ def rows(model, domains, tokenizer) -> tuple[list[dict], list[str]]:
 def test_without_held_out_text_there_are_samples_alone(model) -> None:
     found, _ = rows(model, {}, ByteTokenizer())
     assert [row["suite"] for row in found] == ["samples"]
+
+
+def test_another_process_counts_no_baselines(model) -> None:
+    document = HeldoutDocument("name", np.arange(40, dtype=np.uint16), 40)
+    found, _ = rows(model, {"text": [document]}, NoFile(), first=False)
+    assert [row["suite"] for row in found] == ["heldout", "heldout"]
 
 
 def test_without_the_tokenizers_file_there_are_no_samples(model) -> None:
