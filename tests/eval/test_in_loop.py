@@ -44,7 +44,8 @@ def rows(model, domains, tokenizer, first: bool = True) -> tuple[list[dict], lis
     mesh = make_mesh(config.hardware, jax.devices()[:1])
     evaluate = InLoop(
         config, SimpleNamespace(tokenizer=tokenizer, files=[]), domains, graphdef,
-        place=jnp.asarray, whole=replicated(mesh), first=first, batch=2, key=jax.random.key(0), record=found.append, note=notes.append,
+        place=jnp.asarray, whole=replicated(mesh), first=first,
+        batch=2, key=jax.random.key(0), record=found.append, note=notes.append,
     )  # fmt: skip
     for step in (0, 50):
         evaluate(step, params)
