@@ -15,7 +15,7 @@ import pytest
 from benchmarks.kills.tiny import command, environment
 from olmo_hydra.tracking.run_dir import RunDir
 from tests.end_to_end.divided import OPTIONS, arrays, assert_same_run, by_processes, trained
-from tests.end_to_end.runs import events, find, last_step
+from tests.end_to_end.runs import events, find, last_step, train
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +174,16 @@ def test_the_number_that_was_started_counts(root: Path) -> None:
         command(root, *OPTIONS, "run.tag=other"), capture_output=True, text=True, env=environment() | started, cwd=root
     )
     assert done.returncode == 2 and "hardware.processes=4" in done.stderr, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_two_processes_that_blow_up_leave_the_page_on_it(root: Path) -> None:
+    blown = ("optim=adamw", "optim.lr=1e20", "optim.clip_norm=null", "run.tag=blown")
+    done = train(root, *OPTIONS, *by_processes(2, 2, 2, 1), *blown)
+    assert done.returncode == 1 and "updates in a row were skipped" in done.stderr, done.stderr[-2000:]
+    directory = find(root, "blown")
+    assert directory is not None
+    assert all((directory / name).is_file() for name in ("trouble.json", "trouble.html", "report.html"))
+    ended = events(directory)[-1]
+    assert ended["event"] == "failed" and ended["first"] == 2
+    assert last_step(directory / "metrics.jsonl") == ended["last"]
