@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from olmo_hydra.cli import trouble
+from olmo_hydra.cli import skipped
 from olmo_hydra.cli.start import Start, recorded
 from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.config.identity import digest, run_name
@@ -22,8 +22,7 @@ from olmo_hydra.data.heldout import HeldoutDocument, digests
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.eval.in_loop import InLoop
-from olmo_hydra.hardware import devices
-from olmo_hydra.hardware.compile_cache import remove_torn
+from olmo_hydra.hardware import compile_cache, devices
 from olmo_hydra.hardware.processes import Processes, join
 from olmo_hydra.hardware.sharding import batch_sharding, make_mesh, put, replicated
 from olmo_hydra.hardware.watch import Watch
@@ -65,10 +64,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
     stop.share(processes)
     found = devices.acquire(config.hardware, shlex.join(overrides))
     cache = Path(config.run.root).absolute() / "cache"
-    if processes.first:
-        remove_torn(cache / "xla")
-    jax.config.update("jax_compilation_cache_dir", str(cache / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compile_cache.use(cache / "xla", repair=processes.first)
     with ExitStack() as stack, Watch(processes, config.hardware.process_timeout) as watch:
         progress = Progress(None if processes.first else Console(quiet=True))
         data = processes.in_turn("data", lambda: open_data(config, cache, progress.note))
@@ -82,20 +78,17 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         meta = {"run": run_name(config)}
         heldout = data.heldout()
         unseen = digests(heldout)
+
         clock.turn_to("restore")
         reading = Reading(config, data, mesh, unseen)
         choice = checkpoints.choose() if processes.first else Choice(None, ())
-        done, data_changed = processes.agreed("checkpoint", lambda: choice.step or 0), None
-        if done:
-            accept = config.checkpoint.accept_changed_data
-            data_changed = reading.restore(checkpoints, done, accept_changed=accept)
-            state = checkpoints.restore(done, program.abstract, program.shardings, meta)
-        elif config.init.source is None:
-            state = program.init()
+        done = processes.agreed("checkpoint", lambda: choice.step or 0)
+        if not done:
+            initial = initial or _initial(config, program, progress)  # all its checkpoints may be damaged
+            state, data_changed = initial.state() if initial else program.init(), None
         else:
-            initial = initial or _initial(config, program, progress)  # all its checkpoints are damaged
-            assert initial is not None
-            state = initial.state()
+            data_changed = reading.restore(checkpoints, done, accept_changed=config.checkpoint.accept_changed_data)
+            state = checkpoints.restore(done, program.abstract, program.shardings, meta)
 
         clock.turn_to("open")
         tracker: Tracker | Silent = Silent()
@@ -114,12 +107,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
             )
             tracker = recorded(start, progress, clock, stack)
             watch.when_lost = lambda event, text: tracker.event(event, error=text)
-            checkpoints.clean()
-            for damage in choice.damaged:
-                aside = checkpoints.set_aside(damage.step)
-                tracker.event("checkpoint_damaged", **asdict(damage), instead=done, aside=aside.name)
+            _put_away(checkpoints, choice, tracker)
         stop.at_once = partial(_stopped_at_once, watch, tracker, done)
         processes.barrier("recorded")
+
         with _ended(run_dir, tracker, progress, stop, watch, done) as ended:
             parts = Parts(
                 config=config,
@@ -128,7 +119,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 schedule=schedules.build(config.schedule),
                 batches=stack.enter_context(closing(_batches(config, data, done, processes))),
                 instances=lambda n: data.batches.instances(n, 1)[0],
-                skipped=trouble.in_progress(run_dir.rows("events"), done, int(state.opt_state.consecutive_skips)),
+                skipped=skipped.in_progress(run_dir.rows("events"), done, int(state.opt_state.consecutive_skips)),
                 reading=reading,
                 checkpoints=checkpoints,
                 meta=meta,
@@ -137,21 +128,41 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 stop=stop,
                 clock=clock,
             )
-            assert config.train.steps is not None
-            progress.start(config.train.steps, done)
-            explained = trouble.explained(run_dir, data, progress.note) if processes.first else nullcontext()
-            try:
-                with explained, _told(watch):
-                    done = loop.run(parts, state, done)
-                watch.over()
-            finally:
-                clock.turn_to("ending")
-            if done == config.train.steps:
-                ended("finished", done)
-            elif stop.signal is None or done == config.run.stop_at:
-                ended("paused", done)
-            else:
-                raise Stopped(stop.signal, done or None)
+            ended(*_trained(parts, state, done, run_dir, data, progress, watch))
+
+
+def _trained(
+    parts: Parts, state: State, done: int, run_dir: RunDir, data: Data, progress: Progress, watch: Watch
+) -> tuple[str, int]:
+    """Trains from update `done`. Returns how the run ended, as its events call it, and after which update.
+
+    Raises:
+      RunFailed: The training went wrong.
+      Stopped: It was asked to.
+    """
+    config, stop = parts.config, parts.stop
+    assert config.train.steps is not None
+    progress.start(config.train.steps, done)
+    explained = skipped.explained(run_dir, data, progress.note) if jax.process_index() == 0 else nullcontext()
+    try:
+        with explained, _told(watch):
+            done = loop.run(parts, state, done)
+        watch.over()
+    finally:
+        parts.clock.turn_to("ending")
+    if done == config.train.steps:
+        return "finished", done
+    if stop.signal is None or done == config.run.stop_at:
+        return "paused", done
+    raise Stopped(stop.signal, done or None)
+
+
+def _put_away(checkpoints: Checkpoints, choice: Choice, tracker: Tracker | Silent) -> None:
+    """What killed starts have left half written, and what is damaged of the checkpoints."""
+    checkpoints.clean()
+    for damage in choice.damaged:
+        aside = checkpoints.set_aside(damage.step)
+        tracker.event("checkpoint_damaged", **asdict(damage), instead=choice.step or 0, aside=aside.name)
 
 
 def _stopped_at_once(watch: Watch, tracker: Tracker | Silent, done: int, stopped: Stopped) -> None:

@@ -4,9 +4,18 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+import jax
 import zstandard
 
 LOOKED = ".looked"  # its time is that of the newest entry which was whole when this module last looked
+
+
+def use(folder: Path, repair: bool) -> None:
+    """From now on JAX keeps here whatever it compiles, however quickly; `repair` removes torn entries first."""
+    if repair:
+        remove_torn(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def remove_torn(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from olmo_hydra.report import goodput, origin, reading, sections, trouble
+from olmo_hydra.report import goodput, origin, reading, sections, skipped
 from olmo_hydra.report.content import Page, Section
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.report.html import render
@@ -16,14 +16,14 @@ from olmo_hydra.tracking.run_dir import RunDir
 def write_report(run_dir: RunDir) -> Path:
     """Writes `report.html`, one page that needs no network, from what the run directory holds now.
 
-    Also `trouble.html` (`write_trouble`), if there is something to put into it.
+    Also `skipped.html` (`write_skipped`), if there is something to put into it.
     Works on an unfinished run, on one with parts missing, and after a kill. Returns the page's path.
 
     Raises:
       RequestError: The folder is not a run directory, one of its files is damaged or is not what a run writes; or the
         page cannot be written.
     """
-    trouble.write_trouble(run_dir)
+    skipped.write_skipped(run_dir)
     with as_written(run_dir.path, "a report"):
         content = render(page(Evidence(run_dir)))
     replace(run_dir.report, content.encode(errors="replace"))  # JSON has characters that UTF-8 has not
@@ -35,7 +35,7 @@ def page(run: Evidence) -> Page:
     if run.is_weights:
         return weights_page(run)
     parts = [
-        trouble.stop(run),
+        skipped.stop(run),
         sections.learning(run),
         sections.samples(run),
         sections.what_ran(run),

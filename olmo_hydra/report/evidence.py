@@ -43,7 +43,7 @@ class Evidence:
         self.baselines = {row["suite"]: row for row in evals if row["suite"].startswith("baseline_")}
         self.samples = [sample for row in evals if row["suite"] == "samples" for sample in row["samples"]]
         self.state, _ = run_dir.state()
-        self.trouble: Row | None = load_json(run_dir.trouble)
+        self.skipped_batches: Row | None = load_json(run_dir.skipped_batches)
 
     @property
     def is_weights(self) -> bool:

@@ -51,8 +51,8 @@ class RunDir:
         self.wandb = self.path / "wandb"
         self.logs = self.path / "logs"
         self.report = self.path / "report.html"
-        self.trouble = self.path / "trouble.json"
-        self.trouble_page = self.path / "trouble.html"
+        self.skipped_batches = self.path / "skipped.json"
+        self.skipped_page = self.path / "skipped.html"
 
     def rows(self, kind: Kind) -> list[dict[str, Any]]:
         """The rows of one file, oldest first, without a torn last line; none when the file is not there.

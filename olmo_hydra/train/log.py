@@ -8,8 +8,8 @@ from olmo_hydra.data.loader import Batch
 from olmo_hydra.hardware.flops import mfu
 from olmo_hydra.train.ledger import Found, examples
 from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.skipped import Streak
 from olmo_hydra.train.step import Metrics
-from olmo_hydra.train.streak import Streak
 
 
 class Log:

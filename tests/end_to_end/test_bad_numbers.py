@@ -22,7 +22,7 @@ def stopped(root: Path) -> tuple[Path, str]:
     done = train(root, "run.tag=wrong", *WRONG)
     assert done.returncode == 1
     directory = find(root, "wrong")
-    assert directory is not None and str(directory / "trouble.html") in done.stderr
+    assert directory is not None and str(directory / "skipped.html") in done.stderr
     return directory, done.stderr[done.stderr.index("failed:") :]
 
 
@@ -45,10 +45,10 @@ def words(text: str) -> str:
 def test_the_page_shows_what_was_in_the_batches(stopped: tuple[Path, str], root: Path, capsys) -> None:
     """The same text as `data inspect` shows of those updates."""
     directory, _ = stopped
-    trouble = json.loads((directory / "trouble.json").read_text())
-    assert [update["step"] for update in trouble["updates"]] == list(range(2, 12))
-    page = (directory / "trouble.html").read_text()
-    for update in trouble["updates"]:
+    told = json.loads((directory / "skipped.json").read_text())
+    assert [update["step"] for update in told["updates"]] == list(range(2, 12))
+    page = (directory / "skipped.html").read_text()
+    for update in told["updates"]:
         assert main(["data", "inspect", str(directory), "--step", str(update["step"]), "--json"]) == 0
         inspected = json.loads(capsys.readouterr().out)["instances"]
         assert update["instances"] == [held["instance"] for held in inspected]
@@ -58,12 +58,12 @@ def test_the_page_shows_what_was_in_the_batches(stopped: tuple[Path, str], root:
                 assert words(document["text"])[:20] == words(other["text"])[:20]
             assert f"instance {held['instance']}" in page
     report = (directory / "report.html").read_text()
-    assert 'href="trouble.html"' in report and "Training stopped at update 11" in report
+    assert 'href="skipped.html"' in report and "Training stopped at update 11" in report
 
 
 def test_the_same_command_comes_to_the_same_end(stopped: tuple[Path, str], root: Path) -> None:
     directory, message = stopped
-    files = [directory / name for name in ("trouble.json", "metrics.jsonl")]
+    files = [directory / name for name in ("skipped.json", "metrics.jsonl")]
     before = [path.read_bytes() for path in files]
     done = train(root, "run.tag=wrong", *WRONG)
     assert done.returncode == 1 and done.stderr[done.stderr.index("failed:") :] == message
@@ -74,10 +74,10 @@ def test_the_report_is_rendered_again_from_the_directory_alone(stopped: tuple[Pa
     directory, _ = stopped
     copy = tmp_path / directory.name
     copy.mkdir()
-    for name in ("config.yaml", "overrides.yaml", "provenance.json", "metrics.jsonl", "events.jsonl", "trouble.json"):
+    for name in ("config.yaml", "overrides.yaml", "provenance.json", "metrics.jsonl", "events.jsonl", "skipped.json"):
         (copy / name).write_bytes((directory / name).read_bytes())
     assert main(["report", str(copy)]) == 0
-    assert (copy / "trouble.html").read_bytes() == (directory / "trouble.html").read_bytes()
+    assert (copy / "skipped.html").read_bytes() == (directory / "skipped.html").read_bytes()
 
 
 @pytest.mark.slow

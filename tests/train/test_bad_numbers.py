@@ -11,9 +11,9 @@ import pytest
 from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.optim import schedules
 from olmo_hydra.tracking import checkpoints as on_disk
+from olmo_hydra.train.skipped import said, why, without
 from olmo_hydra.train.state import State
 from olmo_hydra.train.step import make_step
-from olmo_hydra.train.streak import said, why, without
 from tests.train.test_loop import SMALL, STEPS, B, History, Made, trained
 from tests.train.tiny import program
 
@@ -86,7 +86,7 @@ def test_too_many_in_a_row_end_the_run_before_the_first_of_them(adamw, tmp_path)
         "checkpoint 4",
         "6.skipped",
         "run.stop_at=4",
-        "trouble.html",
+        "skipped.html",
     ):
         assert part in message, part
     assert "train.skip_batches=[[5,7]]" in message

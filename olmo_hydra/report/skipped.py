@@ -1,6 +1,6 @@
 """The page on skipped updates that ended a run: the numbers around them, and batch by batch what they read.
 
-From `trouble.json`, which `olmo_hydra.cli.trouble` writes.
+From `skipped.json`, which `olmo_hydra.cli.skipped` writes.
 """
 
 from collections import Counter
@@ -24,48 +24,48 @@ MOST_TEXTS = 6000
 PER_LABEL = "data/tokens/"
 
 
-def write_trouble(run_dir: RunDir) -> Path | None:
-    """Writes `trouble.html`, as self-contained as `report.html`, from `trouble.json` and the rows.
+def write_skipped(run_dir: RunDir) -> Path | None:
+    """Writes `skipped.html`, as self-contained as `report.html`, from `skipped.json` and the rows.
 
-    Returns its path; None, and writes nothing, where there is no `trouble.json`.
+    Returns its path; None, and writes nothing, where there is no `skipped.json`.
 
     Raises:
       RequestError: A file is damaged, or is not what a run writes; or the page cannot be written.
     """
-    trouble = load_json(run_dir.trouble)
-    if trouble is None:
+    told = load_json(run_dir.skipped_batches)
+    if told is None:
         return None
     with as_written(run_dir.path, "a page on its skipped updates"):
-        content = render(page(Evidence(run_dir), trouble))
-    replace(run_dir.trouble_page, content.encode(errors="replace"))
-    return run_dir.trouble_page
+        content = render(page(Evidence(run_dir), told))
+    replace(run_dir.skipped_page, content.encode(errors="replace"))
+    return run_dir.skipped_page
 
 
 def stop(run: Evidence) -> Section | None:
     """In a run's report: where skipped updates stopped it, and the way to their page."""
-    if run.trouble is None:
+    if run.skipped_batches is None:
         return None
-    first, last = (count(run.trouble[key]) for key in ("first", "last"))
+    first, last = (count(run.skipped_batches[key]) for key in ("first", "last"))
     since = f"Skipped updates, {first} to {last}, once stopped this run. It has been started again since."
     blocks: list[Block] = [Prose(stopped(run) or since)]
-    blocks.append(Link("trouble.html", f"What was in the batches of updates {first} to {last}"))
-    return Section("trouble", "Where it stopped", blocks)
+    blocks.append(Link("skipped.html", f"What was in the batches of updates {first} to {last}"))
+    return Section("stopped", "Where it stopped", blocks)
 
 
-def page(run: Evidence, trouble: Row) -> Page:
+def page(run: Evidence, told: Row) -> Page:
     """The content of the page, in reading order."""
-    updates = trouble["updates"][:MOST_UPDATES]
-    sections = [numbers(run, updates), in_common(run, trouble, updates), batches(run, updates), ways_on(run)]
-    first, last, before = trouble["first"], trouble["last"], trouble["checkpoint"]
+    updates = told["updates"][:MOST_UPDATES]
+    sections = [numbers(run, updates), in_common(run, told, updates), batches(run, updates), ways_on(run)]
+    first, last, before = told["first"], told["last"], told["checkpoint"]
     return Page(
         title=f"{run.name}: skipped updates {count(first)} to {count(last)}",
         state=run.state,
         finished=run.finished,
         verdict=stopped(run) or f"Updates {count(first)} to {count(last)} stopped a start of this run.",
         key_numbers=[
-            ("Skipped", count(len(trouble["updates"])), "updates in a row"),
-            ("First", count(first), reason(trouble["updates"][0])),
-            ("Last", count(last), reason(trouble["updates"][-1])),
+            ("Skipped", count(len(told["updates"])), "updates in a row"),
+            ("First", count(first), reason(told["updates"][0])),
+            ("Last", count(last), reason(told["updates"][-1])),
             ("Checkpoint", "none" if before is None else count(before), "the newest from before them"),
         ],
         sections=[section for section in sections if section is not None],
@@ -100,11 +100,11 @@ def numbers(run: Evidence, updates: Sequence[Row]) -> Section:
     return Section("numbers", "The numbers", [*charts, Table(columns, cells, text_columns=2)])
 
 
-def in_common(run: Evidence, trouble: Row, updates: Sequence[Row]) -> Section:
+def in_common(run: Evidence, told: Row, updates: Sequence[Row]) -> Section:
     """Labels beside those of the whole run, instances in several batches, and what the repetition filter says."""
     shown = [held for update in updates for held in update["shown"]]
     repeating = sum(held["repeats"] for held in shown)
-    caught = "has taken their targets" if trouble["filtered"] else "is off, and would take their targets"
+    caught = "has taken their targets" if told["filtered"] else "is off, and would take their targets"
     again = Counter(instance for update in updates for instance in set(update["instances"]))
     twice = [instance for instance, times in again.most_common(20) if times > 1]
     facts = [

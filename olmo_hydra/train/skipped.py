@@ -1,6 +1,6 @@
 """Updates in a row that were skipped: what is told of each, and what is left of the run when they are too many.
 
-What their batches held: `olmo_hydra.cli.trouble`; the page on it: `olmo_hydra.report.trouble`.
+What their batches held: `olmo_hydra.cli.skipped`; the page on it: `olmo_hydra.report.skipped`.
 """
 
 import math
@@ -69,7 +69,7 @@ class Streak:
                     "(optim.max_consecutive_skips)",
                     f"first:   {said(first)}",
                     f"last:    {said(last)}",
-                    "batches: trouble.html in the run directory shows what was in them",
+                    "batches: skipped.html in the run directory shows what was in them",
                     f"stands:  {_stands(before, within)}",
                     *_ways_on(parts, first["step"], last["step"], before),
                 ]

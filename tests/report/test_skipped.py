@@ -9,7 +9,7 @@ from olmo_hydra.report.build import page as report_page
 from olmo_hydra.report.build import write_report
 from olmo_hydra.report.content import Chart, Facts, Link, Samples, Table
 from olmo_hydra.report.evidence import Evidence
-from olmo_hydra.report.trouble import page, write_trouble
+from olmo_hydra.report.skipped import page, write_skipped
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 from tests.report.synthetic import HOSTILE, config, training
@@ -41,9 +41,9 @@ def stopped_run(path) -> RunDir:
     record.event(
         "failed", error="RunFailed: 3 in a row\n  pause: run.stop_at=39", first=40, last=42, checkpoint=30, why=WHY
     )
-    trouble = {"first": 40, "last": 42, "checkpoint": 30, "filtered": False,
+    told = {"first": 40, "last": 42, "checkpoint": 30, "filtered": False,
                "updates": [update(40), update(41, None), update(42)]}  # fmt: skip
-    run_dir.trouble.write_text(json.dumps(trouble))
+    run_dir.skipped_batches.write_text(json.dumps(told))
     return run_dir
 
 
@@ -54,7 +54,7 @@ def run_dir(tmp_path):
 
 def shown(run_dir):
     run = Evidence(run_dir)
-    return page(run, run.trouble)
+    return page(run, run.skipped_batches)
 
 
 def blocks(run_dir, kind):
@@ -105,7 +105,7 @@ def test_batch_by_batch(run_dir):
 
 
 def test_text_is_escaped_and_the_page_needs_nothing_else(run_dir):
-    path = write_trouble(run_dir)
+    path = write_skipped(run_dir)
     html = path.read_text()
     assert "<b>bold" not in html and "&lt;b&gt;bold" in html and "<i>40.py" not in html
     assert "src=" not in html.partition("<script")[0] and "run.stop_at=39" in html
@@ -113,9 +113,9 @@ def test_text_is_escaped_and_the_page_needs_nothing_else(run_dir):
 
 def test_the_report_links_the_page_and_says_where_training_stopped(run_dir):
     write_report(run_dir)
-    assert run_dir.trouble_page.exists() and 'href="trouble.html"' in run_dir.report.read_text()
+    assert run_dir.skipped_page.exists() and 'href="skipped.html"' in run_dir.report.read_text()
     found = report_page(Evidence(run_dir))
-    assert found.verdict.startswith("Training stopped at update 42: ") and found.sections[0].id == "trouble"
+    assert found.verdict.startswith("Training stopped at update 42: ") and found.sections[0].id == "stopped"
 
 
 def test_a_run_that_went_on_says_so_and_keeps_the_link(run_dir):
@@ -129,16 +129,16 @@ def test_a_run_that_went_on_says_so_and_keeps_the_link(run_dir):
     assert shown(run_dir).verdict == "Updates 40 to 42 stopped a start of this run."
 
 
-def test_without_trouble_there_is_no_page_and_nothing_is_read_for_it(run_dir, monkeypatch):
-    run_dir.trouble.unlink()
-    monkeypatch.setattr("olmo_hydra.report.trouble.Evidence", pytest.fail)
-    assert write_trouble(run_dir) is None and not run_dir.trouble_page.exists()
-    assert "trouble" not in {section.id for section in report_page(Evidence(run_dir)).sections}
+def test_without_them_there_is_no_page_and_nothing_is_read_for_it(run_dir, monkeypatch):
+    run_dir.skipped_batches.unlink()
+    monkeypatch.setattr("olmo_hydra.report.skipped.Evidence", pytest.fail)
+    assert write_skipped(run_dir) is None and not run_dir.skipped_page.exists()
+    assert "stopped" not in {section.id for section in report_page(Evidence(run_dir)).sections}
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"updates": []}', '{"first": 1, "updates": [{"step": "x"}]}', "{"])
 def test_a_damaged_file_is_one_message(run_dir, content):
-    run_dir.trouble.write_text(content)
+    run_dir.skipped_batches.write_text(content)
     with pytest.raises(RequestError) as refusal:
         write_report(run_dir)
     assert run_dir.path.name in str(refusal.value.where)
@@ -146,7 +146,7 @@ def test_a_damaged_file_is_one_message(run_dir, content):
 
 def test_a_link_is_not_followed(run_dir, tmp_path):
     (tmp_path / "secret").write_text("{}")
-    run_dir.trouble.unlink()
-    run_dir.trouble.symlink_to(tmp_path / "secret")
+    run_dir.skipped_batches.unlink()
+    run_dir.skipped_batches.symlink_to(tmp_path / "secret")
     with pytest.raises(RequestError, match="link"):
         write_report(run_dir)

@@ -1,6 +1,6 @@
 """What the batches of skipped updates held, written where too many of them in a row end a run.
 
-Who counts them: `olmo_hydra.train.streak`; the page: `olmo_hydra.report.trouble`.
+Who counts them: `olmo_hydra.train.skipped`; the page: `olmo_hydra.report.skipped`.
 """
 
 import json
@@ -15,7 +15,7 @@ from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.data.audit import trace
 from olmo_hydra.data.instances.repetition import repeats
 from olmo_hydra.data.opened import Data
-from olmo_hydra.report.trouble import write_trouble
+from olmo_hydra.report.skipped import write_skipped
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -34,7 +34,7 @@ def in_progress(events: Sequence[Row], done: int, n_skipped: int) -> list[Row]:
 
 @contextmanager
 def explained(run_dir: RunDir, data: Data, note: Callable[[str], None]) -> Iterator[None]:
-    """Where skipped updates end the run, writes `trouble.json` and the page made of it, and notes where that is.
+    """Where skipped updates end the run, writes `skipped.json` and the page made of it, and notes where that is.
 
     That the data cannot be read any more, or the page not be written, is noted: it must not hide why the run ended.
     """
@@ -46,8 +46,8 @@ def explained(run_dir: RunDir, data: Data, note: Callable[[str], None]) -> Itera
                 content = described(
                     run_dir.rows("events"), data, *(failure.fields[key] for key in ("first", "last", "checkpoint"))
                 )
-                replace(run_dir.trouble, json.dumps(content).encode())
-                note(f"what the batches of the skipped updates held: {write_trouble(run_dir)}")
+                replace(run_dir.skipped_batches, json.dumps(content).encode())
+                note(f"what the batches of the skipped updates held: {write_skipped(run_dir)}")
             except (RequestError, OSError) as error:
                 note(f"warning: what the batches of the skipped updates held cannot be shown: {error}")
         raise
