@@ -69,26 +69,33 @@ def _run(config: Config, stop: StopRequest) -> None:
     run_dir = RunDir(Path(config.run.root) / run_name(config))
     if config.init.source is not None:
         refuse_another_origin(config.init.source, Path(config.run.root), run_dir)
-    place = from_environment()
-    first = place is None or place.index == 0
     if run_dir.finished():
-        if first:
+        if _is_first():
             say(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
     else:
-        if config.hardware.processes > 1 and place is None and config.hardware.platform is Platform.cpu:
-            count = config.hardware.processes
+        count = config.hardware.processes
+        if count > 1 and from_environment() is None and config.hardware.platform is Platform.cpu:
             start_others(count, lambda index, address: Place(index, count, address).variables())
         from olmo_hydra.cli.session import train
 
         train(config, list(HydraConfig.get().overrides.task), run_dir, stop)
     stop.defer()
-    if not first:
+    if not _is_first():
         return
     if run_dir.finished() and _is_stale(run_dir):
         from olmo_hydra.report.build import write_report
 
         write_report(run_dir)
     say(summary(run_dir))
+
+
+def _is_first() -> bool:
+    """Whether this is process 0 of its run. On a pod of TPUs only JAX can tell, once the processes have met."""
+    jax = sys.modules.get("jax")
+    if jax is not None and jax.distributed.is_initialized():
+        return bool(jax.process_index() == 0)
+    place = from_environment()
+    return place is None or place.index == 0
 
 
 def _is_stale(run_dir: RunDir) -> bool:

@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -60,8 +61,6 @@ class StopRequest:
       at_once: Told of a stop with nothing to save, just before the process ends. It runs in the thread.
     """
 
-    SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
         self.since = 0.0
@@ -78,15 +77,14 @@ class StopRequest:
         self._reads, self._writes = socket.socketpair()
         self._writes.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._writes.fileno(), warn_on_full_buffer=False)
-        self._previous = {number: signal.signal(number, self._handle) for number in self.SIGNALS}
+        self._previous = {number: signal.signal(number, self._handle) for number in _ours()}
         self._watcher = threading.Thread(target=self._watch, name="signals", daemon=True)
         self._watcher.start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number in self.SIGNALS:
-            handler = self._previous[number]
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        for number in _ours():
+            signal.signal(number, self._previous[number])  # type: ignore[arg-type]
         signal.set_wakeup_fd(self._wakeup)
         self._writes.close()  # ends the watcher
         self._watcher.join()
@@ -95,12 +93,9 @@ class StopRequest:
     def share(self, processes: "Processes") -> None:
         """From now on all processes of the run stop after the same update, whichever of them was asked to.
 
-        JAX agrees on it (`reached_preemption_sync_point`). It has SIGTERM to itself from the moment the processes have
-        met, and a handler of Python's would put its own out: so other signals become that one.
+        JAX agrees on it (`reached_preemption_sync_point`) from a SIGTERM: other signals become that one.
         """
-        if processes.count > 1:
-            self._shared = processes
-            StopRequest.SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+        self._shared = processes if processes.count > 1 else None
 
     def defer(self) -> None:
         """From now on there is something to save: a signal waits until `asked` is."""
@@ -142,7 +137,7 @@ class StopRequest:
     def _watch(self) -> None:
         is_first = True
         while numbers := self._reads.recv(1):
-            if numbers[0] not in self.SIGNALS:
+            if numbers[0] not in _ours():
                 continue
             if not self._deferred:
                 stopped = Stopped(signal.Signals(numbers[0]), None)
@@ -152,6 +147,14 @@ class StopRequest:
             if not is_first and numbers[0] == signal.SIGINT:
                 _leave(INTERRUPTED, "stopped at once; the same command goes on from what is saved")
             is_first = False
+
+
+def _ours() -> tuple[signal.Signals, ...]:
+    """The signals to handle. Once processes have met, SIGTERM is JAX's: a handler of Python's would put its own out."""
+    distributed = getattr(sys.modules.get("jax"), "distributed", None)  # absent also while jax is being imported
+    have_met = distributed is not None and distributed.is_initialized()
+    others = signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
+    return others if have_met else (*others, signal.SIGTERM)
 
 
 def _leave(status: int, text: str) -> None:

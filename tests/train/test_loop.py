@@ -253,7 +253,7 @@ def test_a_stream_that_is_one_batch_ahead_fails_before_it_trains(made, tmp_path)
         trained(made, tmp_path, skipped=1)
 
 
-@pytest.mark.parametrize("number", StopRequest.SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_stop_request_saves_the_step_it_falls_in(made, unbroken: History, tmp_path, number) -> None:
     def during(what: str, step: int) -> None:
         if (what, step) == ("step", 7):

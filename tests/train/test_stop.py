@@ -10,7 +10,7 @@ import pytest
 
 from olmo_hydra.train.stop import StopRequest
 
-SIGNALS = StopRequest.SIGNALS
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # Computes for minutes without coming back to Python, as a compilation does.
 BUSY = """
 import hashlib, sys
