@@ -102,12 +102,14 @@ class HardwareConfig:
             )
         if free:
             taken = -math.prod(axes.values())
-            if self.devices % taken:
-                raise RequestError(
-                    f"hardware.devices={self.devices} is not a multiple of the other mesh axes ({taken})",
-                    key=f"hardware.mesh.{free[0]}",
-                    value=-1,
-                )
+            others = " x ".join(f"{name}={size}" for name, size in axes.items() if size != -1)
+            require(
+                self.devices % taken == 0,
+                f"is not a multiple of {taken}, of the mesh's {others}",
+                key="hardware.devices",
+                value=self.devices,
+                instead=f"hardware.devices={-(-self.devices // taken) * taken}, or smaller hardware.mesh axes",
+            )
             setattr(self.mesh, free[0], self.devices // taken)
 
     def check(self, global_batch: int) -> None:
@@ -117,11 +119,18 @@ class HardwareConfig:
         mesh, shards = self.mesh, self.batch_shards
         require(
             shards * mesh.tensor == self.devices,
-            f"a mesh of data={mesh.data} x fsdp={mesh.fsdp} x tensor={mesh.tensor} does not use the "
-            f"{self.devices} devices",
-            key="hardware.mesh.fsdp",
-            value=mesh.fsdp,
-            instead="hardware.mesh.fsdp=-1",
+            f"is not what a mesh of data={mesh.data} x fsdp={mesh.fsdp} x tensor={mesh.tensor} has",
+            key="hardware.devices",
+            value=self.devices,
+            instead=f"hardware.devices={shards * mesh.tensor}, or -1 for one axis of hardware.mesh",
+        )
+        require(self.processes >= 1, "must be at least 1", key="hardware.processes", value=self.processes)
+        require(
+            self.devices % self.processes == 0,
+            f"cannot have equal parts of hardware.devices={self.devices}",
+            key="hardware.processes",
+            value=self.processes,
+            instead=f"hardware.devices={-(-self.devices // self.processes) * self.processes}, or fewer processes",
         )
         lower = global_batch // shards * shards
         require(
@@ -144,14 +153,6 @@ class HardwareConfig:
             key="hardware.attention",
             value=self.attention,
             instead="hardware.attention=xla",
-        )
-        require(self.processes >= 1, "must be at least 1", key="hardware.processes", value=self.processes)
-        require(
-            self.devices % self.processes == 0,
-            f"cannot have equal parts of hardware.devices={self.devices}",
-            key="hardware.processes",
-            value=self.processes,
-            instead=f"hardware.devices={-(-self.devices // self.processes) * self.processes}, or fewer processes",
         )
         local = self.devices // self.processes
         require(

@@ -67,6 +67,12 @@ class TrainConfig:
         key, value, behind = "train.skip_batches", self.skip_batches, 0
         for updates in value:
             require(
+                all(type(update) is int for update in updates),  # OmegaConf takes true for 1 in a list of lists
+                f"{show(updates)} is no list of whole numbers",
+                key=key,
+                value=value,
+            )
+            require(
                 len(updates) == 2 and updates[0] <= updates[1],
                 f"{updates} is no first and last update",
                 key=key,
