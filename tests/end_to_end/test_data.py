@@ -62,6 +62,7 @@ def last_row(directory: Path) -> dict:
     return json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_run_without_held_out_text_says_so_everywhere(root: Path) -> None:
     """And reads every instance once an epoch, of which 24 updates are two."""
     done = train(root)
@@ -77,6 +78,7 @@ def test_a_run_without_held_out_text_says_so_everywhere(root: Path) -> None:
     assert "No epoch read an instance twice." in (directory / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resumable(root: Path, capsys) -> None:
     """Here it cannot be read, which shows in a thread of the loader."""
     whole = (root / "web.npy").read_bytes()
@@ -107,6 +109,7 @@ def test_changed_data_is_refused_recorded_where_accepted_and_leaves_the_run_resu
         assert main(["data", "inspect", str(directory), "--step", step]) == 0
 
 
+@pytest.mark.slow
 def test_changed_held_out_text_is_refused_and_recorded_where_accepted(root: Path) -> None:
     heldout = f"data.heldout_mix={root}/heldout.txt", "eval.every=4"
     hold_out(root, b"Text that is never trained on.", b"More of it.")

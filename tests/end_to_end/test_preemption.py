@@ -67,6 +67,7 @@ def test_a_run_that_is_stopped_in_every_way_is_the_run_that_was_not(tmp_path: Pa
     assert job.faults == [], "it says that it has finished"
 
 
+@pytest.mark.slow
 def test_a_stop_ends_a_sweep(tmp_path: Path) -> None:
     job = Job(tmp_path / "sweep", ("-m", "train.seed=0,1", "tracking.wandb=disabled"))
     status, said = job.signalled(when(lambda view: view.step() >= STEPS // 2), SIGTERM)

@@ -149,7 +149,7 @@ def test_kills_of_two_processes_change_nothing(root: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "status", "event"),
     [
-        ("SIGUSR1", 75, "preempted"),
+        pytest.param("SIGUSR1", 75, "preempted", marks=pytest.mark.slow),
         pytest.param("SIGTERM", 75, "preempted", marks=pytest.mark.slow),
         pytest.param("SIGINT", 130, "interrupted", marks=pytest.mark.slow),
     ],
@@ -183,7 +183,7 @@ def test_two_processes_that_blow_up_leave_the_page_on_it(root: Path) -> None:
     assert done.returncode == 1 and "updates in a row were skipped" in done.stderr, done.stderr[-2000:]
     directory = find(root, "blown")
     assert directory is not None
-    assert all((directory / name).is_file() for name in ("trouble.json", "trouble.html", "report.html"))
+    assert all((directory / name).is_file() for name in ("skipped.json", "skipped.html", "report.html"))
     ended = events(directory)[-1]
     assert ended["event"] == "failed" and ended["first"] == 2
     assert last_step(directory / "metrics.jsonl") == ended["last"]

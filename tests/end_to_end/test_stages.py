@@ -15,6 +15,7 @@ from olmo_hydra.interop.run_weights import RunWeights
 from olmo_hydra.tracking.run_dir import RunDir
 from tests.end_to_end.runs import events
 
+pytestmark = pytest.mark.slow
 TEXT = (
     *("data=text_files", f"data.domains.text.path={sysconfig.get_path('stdlib')}/email"),
     *("data.domains.text.pattern=*.py", "data.heldout_bytes=4000", "eval.sample_tokens=0", "tracking.wandb=disabled"),

@@ -90,8 +90,11 @@ def assert_identical(directory: Path, unbroken: Path) -> None:
 @pytest.mark.parametrize(
     ("tag", "number", "status"),
     [
-        *(("term", signal.SIGTERM, 75), ("usr1", signal.SIGUSR1, 75), ("usr2", signal.SIGUSR2, 75)),
-        *(("int", signal.SIGINT, 130), ("kill", signal.SIGKILL, -9)),
+        ("kill", signal.SIGKILL, -9),
+        pytest.param("int", signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param("term", signal.SIGTERM, 75, marks=pytest.mark.slow),
+        pytest.param("usr1", signal.SIGUSR1, 75, marks=pytest.mark.slow),
+        pytest.param("usr2", signal.SIGUSR2, 75, marks=pytest.mark.slow),
     ],
 )
 def test_stopped_runs_continue_byte_for_byte(root: Path, unbroken: Path, tag: str, number, status: int) -> None:
@@ -153,6 +156,7 @@ def test_two_starts_on_one_directory(root: Path) -> None:
         first.wait()
 
 
+@pytest.mark.slow
 def test_damage_is_refused_with_one_message_and_nothing_is_lost(root: Path, unbroken: Path) -> None:
     options = ("run.tag=hurt", "tracking.wandb=disabled")
     assert train(root, *options, "run.stop_at=30").returncode == 0

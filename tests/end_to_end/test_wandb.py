@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks.kills.tiny import command, environment
 from olmo_hydra.tracking.run_dir import RunDir
 from tests.end_to_end.runs import events, find
@@ -45,6 +47,7 @@ def test_a_refused_key_ends_nothing_and_everything_comes_later(tmp_path):
     assert {row["train/step"]: row["eval/bits_per_byte"] for row in rows if "eval/bits_per_byte" in row} == heldout
 
 
+@pytest.mark.slow
 def test_a_client_that_is_broken_ends_nothing(tmp_path):
     broken = tmp_path / "broken" / "wandb"
     broken.mkdir(parents=True)

@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from olmo_hydra.config.schedule import ConstantConfig, CosineConfig, DoubleCosineConfig, LinearConfig, WSDConfig
@@ -144,6 +144,9 @@ def decays(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(cfg=decays(), where=st.floats(0, 1))
+@example(
+    DoubleCosineConfig(name="any", warmup_steps=1, final_fraction=0.0, horizon=13, first_horizon=9, overlap=0), 0.125
+)
 def test_decays_are_bounded_and_monotone(cfg, where):
     schedule = schedules.build(cfg)
     step = cfg.warmup_steps + round(where * (cfg.horizon - cfg.warmup_steps))
@@ -151,8 +154,11 @@ def test_decays_are_bounded_and_monotone(cfg, where):
     assert cfg.final_fraction - 1e-15 <= there <= here + 1e-15 <= 1 + 2e-15
     # no schedule falls faster than the steepest of them: a straight line over its decay, or a cosine's middle
     decay = min(getattr(cfg, "decay_steps", math.inf), cfg.horizon - cfg.warmup_steps)
-    midpoint_jump = 2 / decay if isinstance(cfg, DoubleCosineConfig) else 0
-    assert here - there <= (1 - cfg.final_fraction) * (math.pi / 2 * 7 / 5 / decay + midpoint_jump) + 1e-12
+    steepest, midpoint_jump = math.pi / 2 / decay, 0.0
+    if isinstance(cfg, DoubleCosineConfig):
+        assert cfg.first_horizon is not None
+        steepest, midpoint_jump = math.pi / 2 / (cfg.first_horizon - cfg.warmup_steps), 2 / decay
+    assert here - there <= (1 - cfg.final_fraction) * (steepest + midpoint_jump) + 1e-12
     assert schedule(cfg.horizon) == pytest.approx(cfg.final_fraction, abs=1e-15)
     assert schedule(cfg.horizon + 10**6) == schedule(cfg.horizon)
 

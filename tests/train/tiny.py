@@ -1,5 +1,6 @@
 """A tiny run, compiled once a session and a layout."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from olmo_hydra.config.root import Config
 from olmo_hydra.data.sampler import Sampler
 from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import make_mesh
-from olmo_hydra.train.state import Program, make_program
+from olmo_hydra.train.state import Program, State, make_program
 from olmo_hydra.train.step import Inputs, make_step
 
 TINY = (
@@ -52,11 +53,18 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 
 def updated(overrides: tuple[str, ...], batch: tuple[np.ndarray, np.ndarray], accumulation: int = 1):
     """Initial state, the state after one update, its metrics."""
-    _, made = program(*overrides)
-    state = made.init()
+    initial, step = _compiled(*overrides)
+    state = jax.device_put(initial, program(*overrides)[1].shardings)
     shaped = [array.reshape(accumulation, -1, array.shape[1]) for array in batch]
-    after, metrics = jax.jit(make_step(made))(state, Inputs(*shaped, None), np.float32(1e-2))
+    after, metrics = step(state, Inputs(*shaped, None), np.float32(1e-2))
     return state, after, metrics
+
+
+@cache
+def _compiled(*overrides: str) -> tuple[State, Callable[..., Any]]:
+    """The initial state, in NumPy, and the update of a program."""
+    _, made = program(*overrides)
+    return jax.device_get(made.init()), jax.jit(make_step(made))
 
 
 def data_of(n_instances: int) -> Any:
