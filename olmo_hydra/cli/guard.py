@@ -50,6 +50,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     wants_traceback = asked == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     absl_logging.get_absl_logger().addFilter(_not_of_a_full_disk)
+    hook, sys.unraisablehook = sys.unraisablehook, _not_of_a_save_that_failed
     try:
         command()
         sys.stdout.flush()
@@ -81,6 +82,7 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
         return WRONG_REQUEST
     finally:
         os.environ["HYDRA_FULL_ERROR"] = asked or "0"
+        sys.unraisablehook = hook
     return DONE
 
 
@@ -96,6 +98,12 @@ def _of_full_disk(error: BaseException) -> RequestError | None:
         where=None if named is None else str(named),
         instead="the same command, once there is space",
     )
+
+
+def _not_of_a_save_that_failed(raised: "sys.UnraisableHookArgs") -> None:
+    """Drops what threads of tensorstore raise whose writes end after orbax has given up the save: a traceback each."""
+    if str(raised.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(raised)
 
 
 def _not_of_a_full_disk(record: logging.LogRecord) -> bool:

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -101,6 +103,24 @@ def test_a_run_whose_disk_fills_up_stops_and_continues_byte_for_byte(small: Path
     unbroken = find(tmp_path, "unbroken")
     assert unbroken is not None
     assert_identical(directory, unbroken)
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_within_a_save(small: Path) -> None:
+    """However much of it is being written then: on the same disk, again and again."""
+    rng = Random(5)
+    for _ in range(4):
+        with at_step(small, 1, "run.tag=full", QUIET, "checkpoint.every=1") as (process, directory):
+            saved = directory / "checkpoints"
+            while not any(int(path.name.partition(".")[0]) > 2 for path in saved.glob("*.orbax-checkpoint-tmp")):
+                assert process.poll() is None, process.communicate()
+            time.sleep(rng.uniform(0, 0.1))
+            ballast = fill(small)
+            _, said = process.communicate(timeout=120)
+        assert process.returncode == 2 and re.search("[Nn]o space left|are free", one_message(said)[0]), said
+        assert any(path.name.isdecimal() for path in saved.iterdir()), said
+        ballast.unlink()
+    shutil.rmtree(saved)
 
 
 def test_a_run_directory_that_is_removed_ends_the_run_with_one_message(tmp_path: Path) -> None:
