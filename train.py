@@ -12,7 +12,7 @@ from olmo_hydra.cli.guard import guarded, past_hydra
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> None:
-    with past_hydra():
+    with past_hydra(is_cell=train.in_sweep()):
         train.run(cfg)
 
 

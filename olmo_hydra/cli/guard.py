@@ -30,12 +30,17 @@ class Refused(BaseException):
 
 
 @contextmanager
-def past_hydra() -> Iterator[None]:
-    """Wraps a Hydra task: wrong requests, and a full disk, leave it as `Refused`."""
+def past_hydra(is_cell: bool) -> Iterator[None]:
+    """Wraps a Hydra task: wrong requests, a full disk, and that a run failed, leave it as `Refused`.
+
+    Args:
+      is_cell: Whether the task is one of a sweep: that goes on after a run that failed, and Hydra says which.
+    """
     try:
         yield
     except Exception as error:
-        if isinstance(error, (RequestError, OmegaConfBaseException, yaml.MarkedYAMLError)) or _of_full_disk(error):
+        ours = RequestError if is_cell else (RequestError, RunFailed)
+        if isinstance(error, (ours, OmegaConfBaseException, yaml.MarkedYAMLError)) or _of_full_disk(error):
             raise Refused(error) from error
         raise
 
@@ -63,11 +68,11 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
     except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except RunFailed as failure:
-        print(f"failed: {failure}", file=sys.stderr)
-        return FAILED
     except (Exception, Refused) as raised:
         error = raised.error if isinstance(raised, Refused) else raised
+        if isinstance(error, RunFailed):
+            print(f"failed: {error}", file=sys.stderr)
+            return FAILED
         request = explain(error, sys.argv[1:] if arguments is None else arguments)
         if wants_traceback:
             raise error from None

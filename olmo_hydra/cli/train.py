@@ -61,8 +61,13 @@ def run(cfg: DictConfig) -> None:
     with StopRequest() as stop:
         config = resolve(cfg)
         _run(config, stop)
-        if (number := stop.ends_sweep()) and HydraConfig.get().mode is RunMode.MULTIRUN:
+        if (number := stop.ends_sweep()) and in_sweep():
             raise Stopped(number, config.train.steps)
+
+
+def in_sweep() -> bool:
+    """Whether Hydra runs several configs, one after the other."""
+    return bool(HydraConfig.get().mode is RunMode.MULTIRUN)
 
 
 def _run(config: Config, stop: StopRequest) -> None:

@@ -24,7 +24,7 @@ def hydra_full_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def ending(error: BaseException, *, in_hydra: bool = False) -> int:
     def command() -> None:
         if in_hydra:
-            with past_hydra():
+            with past_hydra(is_cell=False):
                 raise error
         raise error
 
@@ -107,10 +107,17 @@ def test_the_threads_that_write_print_nothing_of_a_full_disk(capsys, caplog: pyt
 
 
 def test_hydra_does_not_report_a_full_disk_in_its_own_words() -> None:
-    with pytest.raises(Refused), past_hydra():
+    with pytest.raises(Refused), past_hydra(is_cell=False):
         raise ValueError(DISK_FULL)
-    with pytest.raises(ValueError, match="a mistake"), past_hydra():
+    with pytest.raises(ValueError, match="a mistake"), past_hydra(is_cell=False):
         raise ValueError("a mistake of ours")
+
+
+def test_of_a_sweep_hydra_says_which_run_failed() -> None:
+    with pytest.raises(RunFailed), past_hydra(is_cell=True):
+        raise RunFailed("the loss is nan")
+    with pytest.raises(Refused), past_hydra(is_cell=True):
+        raise RequestError("must be even")
 
 
 @pytest.mark.parametrize("error", [ValueError("a mistake of ours"), AssertionError()])

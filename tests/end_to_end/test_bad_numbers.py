@@ -23,6 +23,7 @@ def stopped(root: Path) -> tuple[Path, str]:
     assert done.returncode == 1
     directory = find(root, "wrong")
     assert directory is not None and str(directory / "skipped.html") in done.stderr
+    assert "Error executing job" not in done.stderr
     return directory, done.stderr[done.stderr.index("failed:") :]
 
 
