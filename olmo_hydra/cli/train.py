@@ -21,7 +21,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import Platform
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.config.root import Config
-from olmo_hydra.hardware.environment import Place, from_environment
+from olmo_hydra.hardware.environment import Place, from_environment, have_met
 from olmo_hydra.interop.places import refuse_another_origin
 from olmo_hydra.launch.local import start_others
 from olmo_hydra.tracking.files import make_folder
@@ -80,7 +80,7 @@ def _run(config: Config, stop: StopRequest) -> None:
     else:
         count = config.hardware.processes
         if count > 1 and from_environment() is None and config.hardware.platform is Platform.cpu:
-            start_others(count, lambda index, address: Place(index, count, address).variables())
+            start_others(count, lambda index, address: Place(index, count, address).variables(), have_met)
         from olmo_hydra.cli.session import train
 
         train(config, list(HydraConfig.get().overrides.task), run_dir, stop)
@@ -96,9 +96,10 @@ def _run(config: Config, stop: StopRequest) -> None:
 
 def _is_first() -> bool:
     """Whether this is process 0 of its run. On a pod of TPUs only JAX can tell, once the processes have met."""
-    jax = sys.modules.get("jax")
-    if jax is not None and jax.distributed.is_initialized():
-        return bool(jax.process_index() == 0)
+    if have_met():
+        import jax
+
+        return jax.process_index() == 0
     place = from_environment()
     return place is None or place.index == 0
 
@@ -122,9 +123,8 @@ def end(status: Callable[[], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         number = FAILED
-    jax = sys.modules.get("jax")
-    come_together = number not in (FAILED, WRONG_REQUEST) and jax is not None and jax.distributed.is_initialized()
-    if number and jax is not None and not come_together:
+    come_together = number not in (FAILED, WRONG_REQUEST) and have_met()
+    if number and "jax" in sys.modules and not come_together:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(number)

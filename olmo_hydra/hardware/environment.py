@@ -1,6 +1,7 @@
 """Which process of a run this one is, as whoever started it says. Knows no JAX."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,14 @@ class Place:
         """The environment by which a process finds itself at this place."""
         assert self.coordinator is not None
         return dict(zip(VARIABLES, (self.coordinator, str(self.count), str(self.index)), strict=True))
+
+
+def have_met() -> bool:
+    """Whether JAX has brought several processes together."""
+    # Not `jax.distributed.is_initialized`: that is true while JAX still waits for them. Of a module that is just being
+    # imported the attribute is absent.
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    return state is not None and state.preemption_sync_manager is not None
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Place | None:

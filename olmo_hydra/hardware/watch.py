@@ -11,10 +11,12 @@ import logging
 import os
 import secrets
 import select
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -99,7 +101,8 @@ class Watch:
                 elif slept:  # this process was frozen itself, perhaps with all others: they get their time anew
                     other.heard = now
                 elif now - other.heard > self._timeout:
-                    self._end(f"process {index} ({other.who}) has given no sign of life for {self._timeout:g} s")
+                    text = f"process {index} ({other.who}) has given no sign of life for {self._timeout:g} s"
+                    self._end(text, frozen=other.who)
             if now - beaten >= BEAT:
                 beaten = now
                 self._tell({})
@@ -120,8 +123,10 @@ class Watch:
         for other in list(self._others.values()):
             other.send(message)
 
-    def _end(self, text: str, event: str = "failed", status: int = FAILED, *, told: bool = False) -> None:
-        """Ends this process and, from process 0, the others, which say it in their logs alone."""
+    def _end(
+        self, text: str, event: str = "failed", status: int = FAILED, *, told: bool = False, frozen: str | None = None
+    ) -> None:
+        """Ends this process and, from process 0, the others, which say it in their logs alone; and who is frozen."""
         if self._over.is_set():
             return
         self._over.set()
@@ -134,14 +139,19 @@ class Watch:
         finally:
             quiet = told and not self._processes.first
             goes_on = "" if told else "; the same command continues from the last checkpoint"
-            self._leave("" if quiet else f"{event}: {text}{goes_on}", status)
+            self._leave("" if quiet else f"{event}: {text}{goes_on}", status, frozen)
 
-    def _leave(self, text: str, status: int) -> None:
-        """Ends this process from any thread: the main one may wait in an operation that never ends."""
+    def _leave(self, text: str, status: int, frozen: str | None = None) -> None:
+        """Ends this process from any thread: the main one may wait in an operation that never ends.
+
+        Who is frozen may wake up again, alone: it is killed first, as far as possible. It may have started this one.
+        """
         if text:
             me = "" if self._processes.first else f"process {self._processes.index}: "
             with contextlib.suppress(OSError):
                 os.write(2, f"\n{me}{text}\n".encode())
+        if frozen:
+            _kill(frozen)
         os._exit(status)
 
 
@@ -164,8 +174,10 @@ class _Other:
 
     def first_message(self) -> Message:
         """The message that comes first; beats may have come with it. Raises LookupError if none does."""
+        self._connection.settimeout(GRACE)  # a stranger, who says nothing, keeps the others waiting
         while (messages := self.receive()) == []:
             pass
+        self._connection.settimeout(SECONDS_TO_JOIN)
         return (messages or [])[0]
 
     def receive(self) -> list[Message] | None:
@@ -217,3 +229,13 @@ def _process_0(processes: Processes) -> _Other:
 
 def _who() -> str:
     return f"pid {os.getpid()} on host {socket.gethostname()}"
+
+
+def _kill(who: str) -> None:
+    """Kills a process, by what `_who` said there, if it is on this host and of this program."""
+    pid = who.removeprefix("pid ").partition(" ")[0]
+    if who == f"pid {pid} on host {socket.gethostname()}":
+        with contextlib.suppress(OSError, ValueError):
+            theirs, ours = (Path("/proc", name, "cmdline").read_bytes().split(b"\0") for name in (pid, "self"))
+            if theirs[1:] == ours[1:]:
+                os.kill(int(pid), signal.SIGKILL)

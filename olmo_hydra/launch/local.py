@@ -9,12 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-PATIENCE = 10.0  # seconds in which the processes find out by themselves that one is gone, and say it better
+BEAT = 0.5  # seconds
+FROZEN = 40  # beats for which a process is stopped when it counts as gone
+PATIENCE = 2.0  # seconds in which this process ends by the same error as another one
 
 
-def start_others(count: int, variables: Callable[[int, str], dict[str, str]]) -> None:
+def start_others(count: int, variables: Callable[[int, str], dict[str, str]], have_met: Callable[[], bool]) -> None:
     """Runs the command of this process in `count - 1` further ones, and tells each who it is by its environment.
 
     None outlives this one, however it ends: on Linux the kernel sees to that. If one fails, so does this one. What they
@@ -23,6 +26,7 @@ def start_others(count: int, variables: Callable[[int, str], dict[str, str]]) ->
     Args:
       count: Processes, this one included.
       variables: The environment of a process, by its number and the address (host:port) at which all meet.
+      have_met: Whether they have: from then on they watch over one another.
     """
     address = f"127.0.0.1:{_free_port()}"
     os.environ.update(variables(0, address))
@@ -35,15 +39,30 @@ def start_others(count: int, variables: Callable[[int, str], dict[str, str]]) ->
             stdout=subprocess.DEVNULL,
             preexec_fn=None if prctl is None else lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
         )
-        threading.Thread(target=_end_with, args=(index, process), daemon=True).start()
+        threading.Thread(target=_end_with, args=(index, process, have_met), daemon=True).start()
 
 
-def _end_with(index: int, process: subprocess.Popen) -> None:
-    status = process.wait()
-    if status:
-        time.sleep(PATIENCE)
-        os.write(2, f"\nfailed: process {index} (pid {process.pid}) ended with status {status}\n".encode())
-        os._exit(1)
+def _end_with(index: int, process: subprocess.Popen, have_met: Callable[[], bool]) -> None:
+    frozen = 0
+    while process.poll() is None and frozen < FROZEN:
+        time.sleep(BEAT)
+        if have_met():
+            return
+        frozen = frozen + 1 if _is_frozen(process.pid) else 0
+    if process.returncode == 0:
+        return
+    time.sleep(PATIENCE)
+    how = "is stopped" if process.returncode is None else f"ended with status {process.returncode}"
+    os.write(2, f"\nfailed: process {index} (pid {process.pid}) {how}; the same command continues\n".encode())
+    process.kill()
+    os._exit(1)
+
+
+def _is_frozen(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
+    except OSError:
+        return False
 
 
 def _free_port() -> int:

@@ -5,12 +5,13 @@ import itertools
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
+
+from olmo_hydra.hardware.environment import have_met
 
 if TYPE_CHECKING:  # importing it imports JAX
     from olmo_hydra.hardware.processes import Processes
@@ -67,6 +68,7 @@ class StopRequest:
         self.agreed = False
         self.at_once: Callable[[Stopped], None] = lambda stopped: None
         self._deferred = False
+        self._came_before = False  # a signal, before `defer`
         self._previous: dict[int, object] = {}
         self._shared: Processes | None = None
         self._is_first_time = True
@@ -127,7 +129,10 @@ class StopRequest:
         return True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None or not self._deferred:
+        if not self._deferred:
+            self._came_before = True  # the thread may look only once `defer` was called
+            return
+        if self.signal is not None:
             return
         self.signal, self.since = signal.Signals(number), time.monotonic()
         if self._shared is not None:
@@ -139,7 +144,7 @@ class StopRequest:
         while numbers := self._reads.recv(1):
             if numbers[0] not in _ours():
                 continue
-            if not self._deferred:
+            if not self._deferred or self._came_before:
                 stopped = Stopped(signal.Signals(numbers[0]), None)
                 with contextlib.suppress(Exception):  # a disk that is full
                     self.at_once(stopped)
@@ -151,10 +156,8 @@ class StopRequest:
 
 def _ours() -> tuple[signal.Signals, ...]:
     """The signals to handle. Once processes have met, SIGTERM is JAX's: a handler of Python's would put its own out."""
-    distributed = getattr(sys.modules.get("jax"), "distributed", None)  # absent also while jax is being imported
-    have_met = distributed is not None and distributed.is_initialized()
     others = signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
-    return others if have_met else (*others, signal.SIGTERM)
+    return others if have_met() else (*others, signal.SIGTERM)
 
 
 def _leave(status: int, text: str) -> None:

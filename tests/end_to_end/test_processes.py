@@ -28,6 +28,7 @@ def alone(root: Path) -> Path:
     return trained(root, "alone", *by_processes(1, 2, 2, 1))
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_run(root: Path, alone: Path) -> None:
     directory = trained(root, "two", *by_processes(2, 2, 2, 1))
     assert_same_run(directory, alone)
@@ -76,6 +77,10 @@ def running(root: Path, tag: str, at_step: int, count: int) -> Iterator[tuple[su
         process.wait()
 
 
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def environ(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
 
@@ -113,17 +118,31 @@ def test_one_that_is_killed_ends_all(root: Path, victim: int) -> None:
 def test_one_that_is_frozen_ends_all(root: Path, victim: int) -> None:
     with running(root, f"frozen{victim}", 3, 4) as (process, pids):
         os.kill(pids[victim], signal.SIGSTOP)
-        deadline = time.monotonic() + 60
-        while not gone([pid for pid in pids if pid != pids[victim]]):
-            assert time.monotonic() < deadline, "the others wait for the frozen one"
-            time.sleep(0.05)
-        os.kill(pids[victim], signal.SIGCONT)
+        assert process.wait(timeout=60) == (1 if victim else -signal.SIGKILL)
+        deadline = time.monotonic() + 30
         while not gone(pids):
-            assert time.monotonic() < deadline, "it went on alone"
+            assert time.monotonic() < deadline, "somebody is left"
             time.sleep(0.05)
         message = process.stderr.read() if process.stderr else ""
     assert f"process {victim} (pid {pids[victim]} on host" in message, message[-2000:]
     assert "has given no sign of life for 5 s" in message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_is_missing_from_the_start_ends_the_command(root: Path, number: signal.Signals) -> None:
+    overrides = [*OPTIONS, *by_processes(2, 2, 2, 1), "run.tag=alone"]
+    with subprocess.Popen(
+        command(root, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=root
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (started := [pid for pid in map(int, children.read_text().split()) if b"train.py" in cmdline(pid)]):
+            assert process.poll() is None
+            time.sleep(0.01)
+        os.kill(started[0], number)
+        assert process.wait(timeout=90) == 1
+        assert process.stderr is not None and f"failed: process 1 (pid {started[0]})" in process.stderr.read()
+        assert gone(started)
 
 
 @pytest.mark.slow

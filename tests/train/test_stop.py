@@ -80,6 +80,14 @@ def test_with_nothing_to_save_it_ends_at_once_whatever_it_is_doing(number: signa
     assert said.strip() == f"{event} by {number.name} at once, with nothing to save: the same command continues"
 
 
+def test_one_that_comes_just_before_there_is_something_to_save_is_not_lost() -> None:
+    code = "import os, signal, time\nfrom olmo_hydra.train.stop import StopRequest\nwith StopRequest() as stop:\n"
+    code += "    os.kill(os.getpid(), signal.SIGTERM)\n    stop.defer()\n    time.sleep(5)\n"
+    code += "    print(stop.asked())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) in [(75, ""), (0, "True\n")], done.stderr
+
+
 def test_an_import_of_an_extension_does_not_turn_it_into_something_else() -> None:
     code = "from olmo_hydra.train.stop import StopRequest\nwith StopRequest():\n"
     code += "    print('ready', flush=True)\n    import jax"
