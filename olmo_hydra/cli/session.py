@@ -14,9 +14,10 @@ import jax
 from rich.console import Console
 
 from olmo_hydra.cli import skipped
-from olmo_hydra.cli.start import Start, recorded
-from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.cli.start import Start, recorded, refuse_lost_checkpoints
+from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.config.identity import digest, run_name
+from olmo_hydra.config.operations import OnCorrupt
 from olmo_hydra.config.root import Config
 from olmo_hydra.data.heldout import HeldoutDocument, digests
 from olmo_hydra.data.loader import Batch
@@ -83,6 +84,8 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         reading = Reading(config, data, mesh, unseen)
         choice = checkpoints.choose() if processes.first else Choice(None, ())
         done = processes.agreed("checkpoint", lambda: choice.step or 0)
+        if processes.first and not done and config.checkpoint.on_corrupt is OnCorrupt.refuse:
+            refuse_lost_checkpoints(run_dir)
         if not done:
             initial = initial or _initial(config, program, progress)  # all its checkpoints may be damaged
             state, data_changed = initial.state() if initial else program.init(), None
@@ -102,6 +105,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 data=data.description | hashes,
                 devices=devices.describe(found),
                 evaluates=bool(heldout),
+                rows=checkpoints.record(done).get("rows", {}) if done else {},
                 init=initial.description if initial else None,
                 events=[("data_changed", data_changed)] if data_changed else [],
             )
@@ -142,6 +146,8 @@ def _trained(
     """
     config, stop = parts.config, parts.stop
     assert config.train.steps is not None
+    if done > (config.run.stop_at or done):
+        progress.note(f"run.stop_at={config.run.stop_at} is behind update {done}, where the run stands")
     progress.start(config.train.steps, done)
     explained = skipped.explained(run_dir, data, progress.note) if jax.process_index() == 0 else nullcontext()
     try:
@@ -243,7 +249,8 @@ def _ended(
                 stop.defer()
                 watch.failed(error)
                 fields = error.fields if isinstance(error, RunFailed) else {}
-                tracker.event("failed", error=f"{type(error).__name__}: {error}", **fields)
+                why = error.problem if isinstance(error, RequestError) else error
+                tracker.event("failed", error=f"{type(error).__name__}: {why}", **fields)
         raise
     finally:
         with _after(first):

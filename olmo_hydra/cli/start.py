@@ -15,7 +15,7 @@ from olmo_hydra.tracking.documents import load_yaml
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.goodput import TimeSheet
 from olmo_hydra.tracking.progress import Progress
-from olmo_hydra.tracking.record import Record
+from olmo_hydra.tracking.record import Kept, Record
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.tracker import Tracker, open_tracker
 from olmo_hydra.train.clock import Clock
@@ -32,6 +32,7 @@ class Start:
       data: What provenance says of the data.
       devices: And of the devices.
       evaluates: Whether any text is held out.
+      rows: What the checkpoint says of the record; nothing without one.
       init: Where the first parameters come from, if from elsewhere.
       events: Further ones to tell, after that of the start.
     """
@@ -43,6 +44,7 @@ class Start:
     data: dict[str, Any]
     devices: dict[str, Any]
     evaluates: bool
+    rows: Kept = field(default_factory=dict)
     init: dict[str, Any] | None = None
     events: Sequence[Event] = field(default_factory=list)
 
@@ -55,10 +57,8 @@ def recorded(start: Start, progress: Progress, clock: Clock, stack: ExitStack) -
     """
     config, run_dir, done = start.config, start.run_dir, start.done
     changed = freeze(config, start.overrides, run_dir)
-    if done:
-        refuse_missing_rows(run_dir, evaluated=start.evaluates)
     record = Record(run_dir)
-    record.rewind(done or None)
+    record.rewind(done or None, start.rows)
     clock.step = done
     times = TimeSheet(record, run_dir.rows("time"), config.hardware.devices, clock.reading)
     stack.callback(times.close)
@@ -104,14 +104,19 @@ def freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, A
     return {"changed": differ} if differ else {}
 
 
-def refuse_missing_rows(run_dir: RunDir, evaluated: bool) -> None:
-    """A checkpoint is never ahead of its rows; where their beginning is gone, the record was damaged."""
-    first = next((row["step"] for row in run_dir.rows("metrics")), None)
-    at_start = {row["suite"] for row in run_dir.rows("evals") if row["step"] == 0}
-    for path, is_there in ((run_dir.metrics, first == 1), (run_dir.evals, "heldout" in at_start or not evaluated)):
-        if not is_there:
-            raise RequestError(
-                "rows are missing that were there when the checkpoint was saved",
-                where=str(path),
-                instead="a copy of the file, or run.tag=NAME for a run from the start",
-            )
+def refuse_lost_checkpoints(run_dir: RunDir) -> None:
+    """Raises RequestError if the run has no checkpoint any more, but events of one: its rows would go, too."""
+    told = None
+    for event in run_dir.rows("events"):
+        if event["event"] == "started":
+            told = None
+        elif event["event"] == "checkpoint":
+            told = event["step"]
+        elif event["event"] == "failed" and "checkpoint" in event:  # the later ones were set aside
+            told = event["checkpoint"]
+    if told is not None:
+        raise RequestError(
+            f"checkpoint {told} is gone, and no other is there",
+            where=str(run_dir.checkpoints),
+            instead="a copy of it; or checkpoint.on_corrupt=previous, which begins the run anew",
+        )

@@ -98,7 +98,7 @@ class RunWeights:
 
     @property
     def _state(self) -> Path:
-        return self._folder.absolute() / "state"
+        return self._folder.resolve() / "state"
 
     @property
     def _folder(self) -> Path:

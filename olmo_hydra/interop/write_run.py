@@ -94,7 +94,7 @@ def _checkpoint(folder: Path, weights: Weights, meta: dict[str, Any]) -> None:
     handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
     handlers.add("state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(type_handler_registry=registry))
     handlers.add("meta", ocp.args.JsonSave, ocp.JsonCheckpointHandler())
-    place = folder.absolute() / "0"
+    place = folder.resolve() / "0"
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(handler_registry=handlers)) as orbax:
         save = ocp.args.PyTreeSave(leaves, save_args={path: ocp.SaveArgs(chunk_byte_size=CHUNK) for path in leaves})
         orbax.save(place, args=ocp.args.Composite(state=save, meta=ocp.args.JsonSave(meta)))

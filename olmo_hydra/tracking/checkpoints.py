@@ -121,8 +121,15 @@ def write_manifest(place: Path, step: int, kind: Kind) -> None:
     for path in [path for path in place.rglob("*") if path.is_dir()]:
         sync_folder(path)
     described = {name: {"bytes": size, "sha256": sha256} for name, (size, sha256) in about.items()}
-    content = {"format": FORMAT, "step": step, "kind": kind.value, "files": described}
-    replace(place / MANIFEST, json.dumps(content | {"sha256": _digest(content)}, indent=0).encode())
+    _write(place, {"format": FORMAT, "step": step, "kind": kind.value, "files": described})
+
+
+def make_permanent(place: Path) -> None:
+    """Has an ephemeral checkpoint say that it is permanent."""
+    manifest = load_json(place / MANIFEST)
+    if Kind(manifest["kind"]) is Kind.ephemeral:
+        del manifest["sha256"]
+        _write(place, manifest | {"kind": Kind.permanent.value})
 
 
 def set_aside(place: Path, why: str) -> Path:
@@ -162,6 +169,10 @@ def _renamed(place: Path, name: str) -> Path:
     place.rename(free)
     sync_folder(place.parent)
     return free
+
+
+def _write(place: Path, content: dict[str, Any]) -> None:
+    replace(place / MANIFEST, json.dumps(content | {"sha256": _digest(content)}, indent=0).encode())
 
 
 def _manifest(place: Path) -> Manifest:

@@ -1,5 +1,6 @@
 """The only writer of a run's jsonl files."""
 
+import hashlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from olmo_hydra.tracking.rows import whole_lines
 from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
+Kept = dict[str, dict[str, Any]]  # by a file's name
 
 
 class Record:
@@ -27,18 +29,28 @@ class Record:
         self._cut = (run_dir.metrics, run_dir.throughput, run_dir.evals)
         self._paths = (*self._cut, run_dir.time, run_dir.events)
         self._files: dict[Path, FileIO] = {}
+        self._kept = {path: (0, hashlib.sha256()) for path in (run_dir.metrics, run_dir.evals)}
         self._run_dir = run_dir
 
-    def rewind(self, step: int | None) -> None:
+    def kept(self) -> Kept:
+        """Bytes and sha256 of the files of which a checkpoint has to find the same rows again: no clock is in them."""
+        return {path.name: {"bytes": size, "sha256": sha256.hexdigest()} for path, (size, sha256) in self._kept.items()}
+
+    def rewind(self, step: int | None, kept: Kept | None = None) -> None:
         """Drops rows past the restored checkpoint `step` (None: no checkpoint, all rows) and torn tails.
 
         Bytes of the rows that stay do not change. Events and times are history: only their torn tail goes.
 
+        Args:
+          step: Updates that the checkpoint has seen.
+          kept: What `kept` was when it was saved, where that is known.
+
         Raises:
-          RequestError: A file is damaged before its last line, is not what a run writes, or cannot be written.
+          RequestError: A file is damaged before its last line, is not what a run writes, or cannot be written; or its
+            rows up to `step` are not those that were there.
         """
         assert not self._files, "rewind comes before the first row"
-        kept = {
+        rows = {
             path: b"".join(
                 line
                 for line, row in whole_lines(path)
@@ -46,7 +58,18 @@ class Record:
             )
             for path in self._paths
         }
-        for path, content in kept.items():  # once none of them has been refused
+        for path in self._kept:
+            self._kept[path] = len(rows[path]), hashlib.sha256(rows[path])
+        for name, now in self.kept().items():
+            if kept and (was := kept[name]) != now:
+                change = now["bytes"] - was["bytes"]
+                how = f"differ by {change:+,} bytes" if change else "have other content"
+                raise RequestError(
+                    f"rows up to update {step} {how} since its checkpoint was saved",
+                    where=str(self._run_dir.path / name),
+                    instead="a copy of the file, or run.tag=NAME for a run from the start",
+                )
+        for path, content in rows.items():  # once none of them has been refused
             if not path.exists() or path.stat().st_size != len(content):
                 replace(path, content)
 
@@ -97,6 +120,10 @@ class Record:
             except OSError:
                 file.truncate(end)  # or a later row would follow a half one
                 raise
+        if path in self._kept:
+            size, sha256 = self._kept[path]
+            sha256.update(line)
+            self._kept[path] = size + len(line), sha256
         return row
 
 

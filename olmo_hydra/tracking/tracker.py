@@ -5,7 +5,7 @@ from typing import Any
 from olmo_hydra.config.root import Config
 from olmo_hydra.tracking.goodput import TimeSheet
 from olmo_hydra.tracking.progress import Progress
-from olmo_hydra.tracking.record import Record, Row
+from olmo_hydra.tracking.record import Kept, Record, Row
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.wandb_run import WandbRun, start
 
@@ -52,10 +52,13 @@ class Tracker:
         self.event(kind, **fields)
         self._progress.note(f"warning: {text}")
 
-    def sync(self) -> None:
-        """Forces the rows so far to disk, and where the time went; called before every checkpoint."""
+    def sync(self) -> Kept:
+        """Forces the rows so far to disk, and where the time went; called before every checkpoint, which keeps what is
+        returned: see `Record.kept`.
+        """
         self._times.note()
         self._record.sync()
+        return self._record.kept()
 
     def finish(self, exit_code: int) -> None:
         """Ends the W&B run with the outcome of the process (0: done), and forces the rows to disk."""

@@ -3,6 +3,7 @@
 What they are on disk, manifests and hashes: `olmo_hydra.tracking.checkpoints`.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +58,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, cfg: CheckpointConfig, writes: bool = True):
-        self.folder = folder.absolute()
+        self.folder = folder.parent.resolve() / folder.name  # tensorstore refuses `..`
         self._cfg, self._writes = cfg, writes
         options = ocp.options.AsyncOptions(timeout_secs=LONGEST_SAVE, post_finalization_callback=self._seal)
         self._orbax = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
@@ -72,6 +73,8 @@ class Checkpoints:
         Raises:
           RequestError: A newer one is damaged, and `checkpoint.on_corrupt` does not say to go back.
         """
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            raise RequestError("is no folder, or a link to nothing", where=str(self.folder), instead="what it was")
         damaged, chosen = [], None
         for step in reversed(on_disk.steps(self.folder)):
             found = on_disk.damage(self.place(step))
@@ -103,6 +106,12 @@ class Checkpoints:
             for path in on_disk.remains(self.folder):
                 on_disk.erase(path)
 
+    def make_permanent(self, step: int) -> None:
+        """The checkpoint of this step, where the run was stopped, is now one that it shall end at."""
+        if self._writes:
+            on_disk.make_permanent(self.place(step))
+            self._kinds = None
+
     def keep_before(self, step: int | None) -> None:
         """From now on the newest whole checkpoint before this step is not removed; None: as the config says."""
         self._spared_before = step
@@ -118,7 +127,7 @@ class Checkpoints:
           step: Updates done.
           state: May be given away as soon as this returns.
           meta: Whose checkpoint it is.
-          record: See `Reading.record`.
+          record: See `Reading.record`; and the `rows` that the run has, see `tracking.record.Record.kept`.
           words_W: See `Ledger`.
           permanent: Whether it stays when there is a newer one.
 

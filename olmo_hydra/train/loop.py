@@ -39,6 +39,8 @@ def run(parts: Parts, state: State, done: int) -> int:
     assert horizon is not None
     last = min(horizon, config.run.stop_at or horizon)
     log, clock = Log(parts), parts.clock
+    if done == last:
+        parts.checkpoints.make_permanent(done)
     clock.turn_to("updates")
     if done == 0:
         with clock.spent("eval"):
@@ -84,9 +86,9 @@ def run(parts: Parts, state: State, done: int) -> int:
 
 def save(parts: Parts, state: State, done: int, last: Batch, *, permanent: bool) -> None:
     """Starts the checkpoint of update `done`, which consumed batch `last`, with every row up to it on disk."""
-    parts.tracker.sync()
+    rows = parts.tracker.sync()
     parts.checkpoints.wait(parts.tracker.event)
-    record, words_W = parts.reading.record(last), parts.reading.ledger.words_W
+    record, words_W = parts.reading.record(last) | {"rows": rows}, parts.reading.ledger.words_W
     parts.checkpoints.save(done, state, parts.meta, record, words_W, permanent=permanent)
 
 

@@ -173,8 +173,8 @@ def test_damage_is_refused_with_one_message_and_nothing_is_lost(root: Path, unbr
         path.write_bytes(before)
 
     frozen = (directory / "config.yaml").read_bytes()
-    refused(directory / "metrics.jsonl", b"", "rows are missing")
-    refused(directory / "evals.jsonl", b"\xff\xfe", "rows are missing")
+    refused(directory / "metrics.jsonl", b"", "rows up to update 30 differ by -")
+    refused(directory / "evals.jsonl", b"\xff\xfe", "rows up to update 30 differ by -")
     refused(directory / "config.yaml", frozen.replace(b"lr: 0.002", b"lr: 0.5"), "optim.lr=0.002", "edited")
     refused(directory / "config.yaml", b"a: [", "line 1")
     index = directory / "checkpoints" / "30" / "state" / "manifest.ocdbt"
@@ -182,5 +182,16 @@ def test_damage_is_refused_with_one_message_and_nothing_is_lost(root: Path, unbr
     done = train(root, *options)
     assert done.returncode == 2 and "checkpoint 30 is damaged: state/manifest.ocdbt" in done.stderr, done.stderr[-2000:]
     index.write_bytes(whole)
+    checkpoints, elsewhere = directory / "checkpoints", root / "elsewhere"
+    rows = (directory / "metrics.jsonl").read_bytes()
+    checkpoints.rename(elsewhere)
+    done = train(root, *options)
+    assert done.returncode == 2 and "checkpoint 30 is gone" in done.stderr, done.stderr[-2000:]
+    checkpoints.symlink_to(root / "not" / "mounted")
+    done = train(root, *options)
+    assert done.returncode == 2 and "is no folder, or a link to nothing" in done.stderr, done.stderr[-2000:]
+    assert (directory / "metrics.jsonl").read_bytes() == rows
+    checkpoints.unlink()
+    checkpoints.symlink_to(elsewhere)
     assert train(root, *options).returncode == 0
     assert_identical(directory, unbroken)

@@ -98,6 +98,44 @@ def test_without_a_checkpoint_all_rows_go_and_events_stay(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evals.jsonl"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows[:-1],
+        lambda rows: rows[:1] + rows[2:],
+        lambda rows: rows[:2] + rows[1:],
+        lambda rows: [rows[1], rows[0], *rows[2:]],
+        lambda rows: [rows[0].replace(b": 0", b": 1").replace(b": 5", b": 6"), *rows[1:]],
+        lambda rows: [],
+    ],
+    ids=["end", "hole", "twice", "order", "edited", "all"],
+)
+def test_rows_that_are_not_those_of_the_checkpoint_are_refused(tmp_path, name, change):
+    run_dir = RunDir(tmp_path)
+    record = Record(run_dir)
+    write(record, range(0, 11))
+    kept = record.kept()
+    write(record, range(11, 24))
+    path = tmp_path / name
+    *rows, _ = path.read_bytes().split(b"\n")
+    n = {"metrics.jsonl": 11, "evals.jsonl": 3}[name]  # up to step 10
+    changed = b"".join(row + b"\n" for row in change(rows[:n]) + rows[n:])
+    whole = path.read_bytes()
+    path.write_bytes(changed)
+    assert changed != whole
+    with pytest.raises(RequestError, match=r"rows up to update 10 (differ by|have other content)") as refused:
+        Record(run_dir).rewind(10, kept)
+    assert str(path) in str(refused.value) and path.read_bytes() == changed
+
+    path.write_bytes(whole)
+    again = Record(run_dir)
+    again.rewind(10, kept)
+    assert again.kept() == kept
+    write(again, range(11, 24))
+    assert path.read_bytes() == whole
+
+
 def test_a_damaged_file_is_not_cut(tmp_path):
     run_dir = RunDir(tmp_path)
     run_dir.metrics.write_bytes(b'{"step": 1}\nnot json\n{"step": 3}\n')

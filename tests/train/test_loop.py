@@ -17,6 +17,7 @@ from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.config.operations import CheckpointConfig
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.optim import schedules
+from olmo_hydra.tracking.checkpoints import Kind, damage, whole, write_manifest
 from olmo_hydra.train import clock, loop
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.parts import Parts
@@ -60,8 +61,9 @@ class History:
     def warning(self, text: str, kind: str, **fields: Any) -> None:
         raise AssertionError(text)
 
-    def sync(self) -> None:
+    def sync(self) -> dict[str, Any]:
         self.done.append(("sync", len(self.rows)))
+        return {}
 
     def steps(self, kind: str) -> list[int]:
         return [step for what, step in self.done if what == kind]
@@ -246,6 +248,16 @@ def test_nothing_is_left_to_do(made, tmp_path) -> None:
     trained(made, tmp_path, "run.stop_at=4")
     done, history = trained(made, tmp_path, "run.stop_at=4", done=4)
     assert done == 4 and history.done == []
+
+
+def test_where_a_run_shall_end_its_checkpoint_stays(made, tmp_path) -> None:
+    """Also if that was no end when it was saved."""
+    often = ("checkpoint.every=12", "checkpoint.ephemeral_every=2")
+    trained(made, tmp_path, *often, "run.stop_at=5")
+    folder = tmp_path
+    write_manifest(folder / "5", 5, Kind.ephemeral)  # as a signal after update 5 would have had it
+    trained(made, tmp_path, *often, "run.stop_at=5", done=5)
+    assert whole(folder)[5].kind is Kind.permanent and damage(folder / "5") is None
 
 
 def test_a_stream_that_is_one_batch_ahead_fails_before_it_trains(made, tmp_path) -> None:

@@ -122,7 +122,7 @@ class Ran:
         self.warnings.append(text)
         self.event(kind, **fields)
 
-    def sync(self) -> None:
+    def sync(self) -> dict:
         pass
 
 

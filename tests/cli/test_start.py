@@ -1,0 +1,35 @@
+"""What a start refuses before it writes anything."""
+
+import pytest
+
+from olmo_hydra.cli.start import refuse_lost_checkpoints
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.tracking.record import Record
+from olmo_hydra.tracking.run_dir import RunDir
+
+Told = list[tuple[str, dict]]
+
+
+@pytest.mark.parametrize(
+    ("told", "lost"),
+    [
+        ([], None),
+        ([("started", {"step": 0})], None),
+        ([("started", {"step": 0}), ("checkpoint", {"step": 5}), ("checkpoint", {"step": 10})], 10),
+        ([("started", {"step": 0}), ("checkpoint", {"step": 5}), ("resumed", {"step": 5})], 5),
+        ([("checkpoint", {"step": 5}), ("started", {"step": 0})], None),  # begun anew
+        ([("checkpoint", {"step": 5}), ("failed", {"error": "out of memory"})], 5),
+        ([("checkpoint", {"step": 5}), ("failed", {"first": 3, "checkpoint": None})], None),  # that was set aside
+        ([("checkpoint", {"step": 2}), ("checkpoint", {"step": 5}), ("failed", {"first": 3, "checkpoint": 2})], 2),
+    ],
+)
+def test_a_run_that_had_checkpoints_does_not_begin_anew(tmp_path, told: Told, lost: int | None) -> None:
+    run_dir = RunDir(tmp_path)
+    for kind, fields in told:
+        Record(run_dir).event(kind, **fields)
+    if lost is None:
+        refuse_lost_checkpoints(run_dir)
+    else:
+        with pytest.raises(RequestError, match=f"checkpoint {lost} is gone") as refused:
+            refuse_lost_checkpoints(run_dir)
+        assert "checkpoint.on_corrupt=previous" in str(refused.value)
