@@ -205,7 +205,7 @@ def _alone_in(folder: Path, report: Report) -> Iterator[None]:
                 )
             opened = os.fdopen(untouched(str(lock), os.O_WRONLY | os.O_CREAT), "w")
         except (FileNotFoundError, FileExistsError):  # who held it has removed the folder
-            if folder.exists() and not folder.is_dir():
+            if not folder.parent.is_dir() or (os.path.lexists(folder) and not folder.is_dir()):
                 raise
             continue
         with opened:

@@ -17,7 +17,7 @@ import pytest
 
 import olmo_hydra
 from olmo_hydra.config.data import TextConfig
-from olmo_hydra.config.errors import RunFailed
+from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.data.text import prepare as prepare_module
 from olmo_hydra.data.text import workers
 from olmo_hydra.data.text.build import Settings
@@ -78,6 +78,14 @@ def test_any_number_of_processes(cfg, tmp_path):
     assert len(list((expected / "train" / "asyncio").glob("*.npy"))) > 2
     for count in (2, 4):
         assert_same(expected, made_by(cfg, tmp_path / str(count), count))
+
+
+@pytest.mark.parametrize("place", ["link", "link/runs", "file/runs"])
+def test_a_place_that_cannot_be_made_is_refused(cfg, tmp_path, place):
+    (tmp_path / "link").symlink_to(tmp_path / "not" / "mounted")
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match=r"run\.root"):
+        prepare(cfg, tmp_path / place, lambda line: None)
 
 
 def test_killed_at_any_moment(cfg, tmp_path):
