@@ -1,6 +1,6 @@
 """What a command says of a run when it ends, read from the run directory."""
 
-from olmo_hydra.report.text import bits
+from olmo_hydra.report.text import bits, spread
 from olmo_hydra.report.verdict import BASELINES
 from olmo_hydra.tracking import history
 from olmo_hydra.tracking.run_dir import RunDir
@@ -26,6 +26,6 @@ def _table(first: dict, last: dict, by_suite: dict[str, dict]) -> list[str]:
     lines = [f"{'held-out bits/byte':{width}}" + "".join(f"{title:>12}" for title in columns) + f"{'stderr':>10}"]
     for name, domain in last["domains"].items():
         cells = "".join(f"{bits(row['domains'][name]['bits_per_byte']):>12}" for row in columns.values())
-        lines.append(f"{name:{width}}{cells}{bits(domain['stderr']):>10}")
+        lines.append(f"{name:{width}}{cells}{spread(domain):>10}")
     means = "".join(f"{bits(row['bits_per_byte']):>12}" for row in columns.values())
     return [*lines, f"{'mean of domains':{width}}{means}", ""]

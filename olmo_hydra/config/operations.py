@@ -63,7 +63,7 @@ class CheckpointConfig:
             value=self.ephemeral_every,
         )
         require(
-            all(step >= 1 for step in self.fixed_steps),
+            all(type(step) is int and step >= 1 for step in self.fixed_steps),
             "must be numbers of updates, from 1",
             key="checkpoint.fixed_steps",
             value=self.fixed_steps,

@@ -117,6 +117,13 @@ class RunConfig:
     stop_at: int | None = None
 
     def check(self) -> None:
+        require(
+            bool(self.root.strip()),
+            "names no folder",
+            key="run.root",
+            value=self.root,
+            instead="run.root=. for this one",
+        )
         for key, text in (("run.name", self.name), ("run.tag", self.tag)):
             require(
                 text is None or re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text) is not None,

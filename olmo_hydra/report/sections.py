@@ -6,7 +6,7 @@ from itertools import groupby
 from olmo_hydra.report.content import Block, Chart, Code, Facts, Prose, Role, Samples, Section, Series, Table
 from olmo_hydra.report.curves import curve, smooth, thin
 from olmo_hydra.report.evidence import Evidence, Row
-from olmo_hydra.report.text import bits, count, moment, ratio, short, size
+from olmo_hydra.report.text import bits, count, moment, ratio, short, size, spread
 from olmo_hydra.report.verdict import BASELINES
 
 STEP = "step (updates done)"
@@ -95,7 +95,8 @@ def heldout_table(run: Evidence) -> Table:
         there = [row["domains"] for row in beside.values()]
         others = [bits(domains[name]["bits_per_byte"]) if name in domains else "" for domains in there]
         tokens = [ratio(domain["nats"], domain["targets"])] if per_token else []
-        rows.append([name, bits(domain["bits_per_byte"]), f"± {bits(domain['stderr'])}", *tokens, *others,
+        error = spread(domain)
+        rows.append([name, bits(domain["bits_per_byte"]), error and f"± {error}", *tokens, *others,
                      count(domain["documents"]), size(domain["bytes"])])  # fmt: skip
     documents, n_bytes = (sum(domain[key] for domain in last["domains"].values()) for key in ("documents", "bytes"))
     means = [bits(row["bits_per_byte"]) for row in beside.values()]

@@ -29,6 +29,11 @@ def bits(value: float | None) -> str:
     return "nan" if value is None else f"{value:.3f}"
 
 
+def spread(domain: dict) -> str:
+    """The standard error of a domain's bits per byte; one document has none."""
+    return bits(domain["stderr"]) if domain["documents"] > 1 else ""
+
+
 def ratio(value: float | None, over: float) -> str:
     """A ratio to three decimals, as `bits` writes what is not finite."""
     return bits(None if value is None else value / over)

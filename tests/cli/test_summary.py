@@ -35,6 +35,13 @@ def test_the_summary_shows_first_and_last_beside_the_baselines(tmp_path):
     assert (empty, where) == ("", f"run directory  {run_dir.path}")
 
 
+def test_one_document_has_no_standard_error(tmp_path):
+    alone = evaluation(9, "heldout", 2.0, None)
+    alone["domains"]["topics"]["documents"] = 1
+    _, topics, *_ = summary(make(tmp_path, "a", [evaluation(0, "heldout", 8.0), alone])).splitlines()
+    assert topics.split() == ["topics", "8.000", "2.000"]
+
+
 def test_the_summary_says_nan_where_a_number_is_not_finite(tmp_path):
     run_dir = make(tmp_path, "a", [evaluation(0, "heldout", 8.0), evaluation(9, "heldout", NAN, NAN)])
     _, topics, mean, *_ = summary(run_dir).splitlines()

@@ -63,6 +63,8 @@ WRONG = [
     ),
     ("train.skip_batches=[[5,3]]", ["train.skip_batches=[[5,3]]", "no first and last", "train.skip_batches=[[3,5]]"]),
     ("train.skip_batches=[[3]]", ["no first and last update", "train.skip_batches=[[3,3]]"]),
+    ("checkpoint.fixed_steps=[[1,2]]", ["checkpoint.fixed_steps"]),
+    ("run.root=' '", ["run.root", "names no folder"]),
     ("train.skip_batches=[[true,2]]", ["no list of whole numbers"]),
     ("train.skip_batches=[[0,1]]", ["not inside the run", "1 to 360"]),
     ("train.skip_batches=[[360,361]]", ["not inside the run", "1 to 360"]),
@@ -228,11 +230,12 @@ def copied_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["sweep=head_dim"], ["sweep=head_dim", "-m sweep=head_dim"]),
         (["-m", "--cfg", "job"], ["--cfg"]),
         (["run.root=/dev/null/runs"], ["run.root", "/dev/null/runs"]),
-        (["optim.no_decay=[typo]"], ["optim.no_decay", "typo"]),
+        pytest.param(["optim.no_decay=[typo]"], ["optim.no_decay", "typo"], marks=pytest.mark.slow),
         (["data=text_files", "data.domains.text.path=/no/such/folder"], ["data.domains.text.path", "/no/such/folder"]),
-        (
+        pytest.param(
             ["model=olmo3_7b", "hardware=ironwood"],
             ["found 1 cpu device", "8 tpu devices", "olmo-hydra preflight", "srun"],
+            marks=pytest.mark.slow,
         ),
     ],
     ids=lambda value: " ".join(value),

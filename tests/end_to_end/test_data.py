@@ -142,6 +142,7 @@ def test_a_wrong_token_is_named_where_text_is_held_out(root: Path) -> None:
     assert "token 60000 is past the 257 ids" in done.stderr and "code.npy, at token 5" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_sampler_that_shards_twice_is_told_at_once_and_distrusted_in_the_report(root: Path) -> None:
     done = train(root, before=("-c", TWICE))
     assert done.returncode == 0, done.stderr[-3000:]

@@ -26,6 +26,7 @@ def numbers(row):
     return {name: value for name, value in named.items() if value is not None}
 
 
+@pytest.mark.slow
 def test_a_refused_key_ends_nothing_and_everything_comes_later(tmp_path):
     with serve() as server:
         server.intercept = lambda call: Reply(401)

@@ -38,10 +38,11 @@ def test_scores_are_summed_cross_entropy(split) -> None:
 
 def greedy(split, prompt: list[int], new_tokens: int) -> list[int]:
     graphdef, params = split
+    logits = jax.jit(lambda tokens_BT: nnx.merge(graphdef, params)(tokens_BT)[0, :, :257])
     tokens = [256, *prompt]
     for _ in range(new_tokens):
-        logits_V = nnx.merge(graphdef, params)(jnp.array([tokens]))[0, -1, :257]
-        tokens.append(int(logits_V.argmax()))
+        following = [0] * (1 + len(prompt) + new_tokens - len(tokens))  # which nothing before them sees
+        tokens.append(int(logits(jnp.array([tokens + following]))[len(tokens) - 1].argmax()))
     return tokens[1 + len(prompt) :]
 
 

@@ -108,6 +108,7 @@ def hanging(keep, passes, stores, hangs, killed):
     return stream
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_ends_with_every_step_once(run_dir, machine):
     steps = range(1, 2001)
     run_dir.config.write_text(run_dir.config.read_text().replace("steps: 60", "steps: 2000"))

@@ -64,6 +64,7 @@ def comes_later(run_dir, machine):
         assert server.calls.count("RunResumeStatus") == asked
 
 
+@pytest.mark.slow
 def test_no_answer_at_the_start(run_dir, machine):
     for number, address in enumerate(("http://127.0.0.1:9", None)):
         run_dir, problems = make(run_dir.path / f"{number}" / NAME), []
@@ -91,6 +92,7 @@ def test_an_answer_that_is_none(run_dir, machine, reply):
     comes_later(run_dir, machine)
 
 
+@pytest.mark.slow
 def test_half_of_the_calls_fail(run_dir, machine):
     with serve() as server:
         count = itertools.count()
@@ -100,6 +102,7 @@ def test_half_of_the_calls_fail(run_dir, machine):
         assert server.rows(kept_id(run_dir)) == expected(STEPS)
 
 
+@pytest.mark.slow
 def test_a_slow_server_does_not_hold_up_the_loop(run_dir, machine):
     with serve() as server:
         server.intercept = lambda call: time.sleep(2) if call == "file_stream" else None
@@ -161,7 +164,7 @@ def test_a_server_that_lies_of_a_run(run_dir, machine, lie):
         assert server.rows(kept_id(run_dir)) == expected(STEPS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_service_process_that_is_killed_or_frozen(run_dir, machine, monkeypatch, number):
     monkeypatch.setattr(wandb_run, "OWN_WORK", 3.0)
     problems = []
