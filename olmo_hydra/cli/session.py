@@ -88,10 +88,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
             refuse_lost_checkpoints(run_dir)
         if not done:
             initial = initial or _initial(config, program, progress)  # all its checkpoints may be damaged
-            state, data_changed = initial.state() if initial else program.init(), None
+            state, data_changed, rows = initial.state() if initial else program.init(), None, {}
         else:
             data_changed = reading.restore(checkpoints, done, accept_changed=config.checkpoint.accept_changed_data)
             state = checkpoints.restore(done, program.abstract, program.shardings, meta)
+            rows = checkpoints.record(done).get("rows", {})
 
         clock.turn_to("open")
         tracker: Tracker | Silent = Silent()
@@ -105,7 +106,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 data=data.description | hashes,
                 devices=devices.describe(found),
                 evaluates=bool(heldout),
-                rows=checkpoints.record(done).get("rows", {}) if done else {},
+                rows=rows,
                 init=initial.description if initial else None,
                 events=[("data_changed", data_changed)] if data_changed else [],
             )

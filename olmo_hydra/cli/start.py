@@ -56,6 +56,8 @@ def recorded(start: Start, progress: Progress, clock: Clock, stack: ExitStack) -
       RequestError: The run directory is not as the checkpoint, or the first start, left it.
     """
     config, run_dir, done = start.config, start.run_dir, start.done
+    if done:
+        refuse_missing_files(run_dir)
     changed = freeze(config, start.overrides, run_dir)
     record = Record(run_dir)
     record.rewind(done or None, start.rows)
@@ -102,6 +104,17 @@ def freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, A
         if then.get(key) != value
     }
     return {"changed": differ} if differ else {}
+
+
+def refuse_missing_files(run_dir: RunDir) -> None:
+    """Raises RequestError unless all is there that the first start wrote before any checkpoint."""
+    for path in (run_dir.config, run_dir.overrides, run_dir.provenance, run_dir.events):
+        if not path.is_file() or path.stat().st_size == 0:
+            raise RequestError(
+                "is missing, or empty, of a run that has a checkpoint",
+                where=str(path),
+                instead="a copy of it, or run.tag=NAME for a run from the start",
+            )
 
 
 def refuse_lost_checkpoints(run_dir: RunDir) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from olmo_hydra.cli.start import refuse_lost_checkpoints
+from olmo_hydra.cli.start import refuse_lost_checkpoints, refuse_missing_files
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
@@ -33,3 +33,16 @@ def test_a_run_that_had_checkpoints_does_not_begin_anew(tmp_path, told: Told, lo
         with pytest.raises(RequestError, match=f"checkpoint {lost} is gone") as refused:
             refuse_lost_checkpoints(run_dir)
         assert "checkpoint.on_corrupt=previous" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "overrides.yaml", "provenance.json", "events.jsonl"])
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_what_the_first_start_wrote_is_missed(tmp_path, name: str, spoil) -> None:
+    run_dir = RunDir(tmp_path)
+    for path in (run_dir.config, run_dir.overrides, run_dir.provenance, run_dir.events):
+        path.write_text("something")
+    refuse_missing_files(run_dir)
+    spoil(tmp_path / name)
+    with pytest.raises(RequestError, match="missing, or empty") as refused:
+        refuse_missing_files(run_dir)
+    assert str(tmp_path / name) in str(refused.value)
