@@ -131,7 +131,7 @@ def test_one_that_is_frozen_ends_all(root: Path, victim: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_is_missing_from_the_start_ends_the_command(root: Path, number: signal.Signals) -> None:
-    overrides = [*OPTIONS, *by_processes(2, 2, 2, 1), "run.tag=alone"]
+    overrides = [*OPTIONS, *by_processes(2, 2, 2, 1), f"run.tag=missing{number.value}"]
     with subprocess.Popen(
         command(root, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=root
     ) as process:
