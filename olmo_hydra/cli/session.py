@@ -90,9 +90,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
             initial = initial or _initial(config, program, progress)  # all its checkpoints may be damaged
             state, data_changed, rows = initial.state() if initial else program.init(), None, {}
         else:
-            data_changed = reading.restore(checkpoints, done, accept_changed=config.checkpoint.accept_changed_data)
+            record, accept_changed = checkpoints.record(done), config.checkpoint.accept_changed_data
+            data_changed = reading.restore(record, checkpoints, done, accept_changed=accept_changed)
             state = checkpoints.restore(done, program.abstract, program.shardings, meta)
-            rows = checkpoints.record(done).get("rows", {})
+            rows = record.get("rows", {})
 
         clock.turn_to("open")
         tracker: Tracker | Silent = Silent()

@@ -92,7 +92,9 @@ def _checkpoint(folder: Path, weights: Weights, meta: dict[str, Any]) -> None:
     arrays = (jax.Array, ocp.type_handlers.ArrayHandler())
     registry = ocp.type_handlers.create_type_handler_registry(arrays, (_Later, _OneByOne()))
     handlers = ocp.handlers.DefaultCheckpointHandlerRegistry()
-    handlers.add("state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(type_handler_registry=registry))
+    handlers.add(
+        "state", ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler(type_handler_registry=registry, use_compression=False)
+    )
     handlers.add("meta", ocp.args.JsonSave, ocp.JsonCheckpointHandler())
     place = folder.resolve() / "0"
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler(handler_registry=handlers)) as orbax:

@@ -51,10 +51,11 @@ class Reading:
             "olmo_core": self._of_olmo_core(last),
         }
 
-    def restore(self, checkpoints: Checkpoints, done: int, *, accept_changed: bool) -> Record | None:
+    def restore(self, record: Record, checkpoints: Checkpoints, done: int, *, accept_changed: bool) -> Record | None:
         """Takes up position, totals and ledger where the checkpoint of update `done` left them.
 
         Args:
+          record: What that checkpoint says of the data.
           checkpoints: Of the run.
           done: Updates that the state has seen.
           accept_changed: Goes on with data of another fingerprint, or other held-out text.
@@ -68,7 +69,7 @@ class Reading:
           RequestError: The position is not behind batch `done - 1`, or the data differs and may not; or the checkpoint
             is damaged.
         """
-        record, where = checkpoints.record(done), checkpoints.place(done)
+        where = checkpoints.place(done)
         if not set(record) >= KEPT:
             raise RequestError(
                 "the checkpoint is of an earlier version of this program, and says too little of its data",

@@ -6,14 +6,13 @@ from pathlib import Path
 from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.tracking.files import no_space
 
-BESIDE = 0.1  # of the arrays' bytes, for indices and hashes
+BESIDE = 0.1  # of the arrays' bytes, for indices and hashes; arrays are not compressed
 
 
 def refuse_without_space(folder: Path, step: int, arrays: int) -> None:
     """Raises RequestError if `folder` has no room for a checkpoint of `arrays` bytes.
 
-    Not the last checkpoint's size decides: chunks are compressed, and moments compress less the longer a run trains.
-    Nor can a quota be asked for: the save itself meets that, see `failed_save`.
+    A quota cannot be asked for: the save itself meets that, see `failed_save`.
     """
     needed, free = arrays + int(arrays * BESIDE), shutil.disk_usage(folder).free
     if free < needed:

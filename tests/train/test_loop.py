@@ -147,7 +147,7 @@ def trained(
         state = checkpoints.restore(done, found.abstract, found.shardings, META) if done else made.copied()
         reading = Reading(config, data_of(10**6), found.mesh, {})
         if done:
-            assert reading.restore(checkpoints, done, accept_changed=False) is None
+            assert reading.restore(checkpoints.record(done), checkpoints, done, accept_changed=False) is None
         parts = Parts(
             config=config,
             mesh=found.mesh,

@@ -89,7 +89,8 @@ class Ran:
             reading = Reading(config, data, mesh, unseen)
             self.changed = None
             if done:
-                self.changed = reading.restore(checkpoints, done, accept_changed=config.checkpoint.accept_changed_data)
+                record, accept_changed = checkpoints.record(done), config.checkpoint.accept_changed_data
+                self.changed = reading.restore(record, checkpoints, done, accept_changed=accept_changed)
             batches = data.batches.iterate(done, **iterate)
             parts = Parts(
                 config=config, mesh=mesh, step=step, schedule=lambda n: 1.0, batches=self._watched(batches),
@@ -184,7 +185,7 @@ def test_what_one_process_began_several_go_on_with(folder: Path, straight: Ran, 
     read = []
     for process in range(processes):
         reading = Reading(config, data, mesh, {"prose": "1e"})
-        assert reading.restore(checkpoints, 5, accept_changed=False) is None
+        assert reading.restore(checkpoints.record(5), checkpoints, 5, accept_changed=False) is None
         stream = data.batches.iterate(5, process, processes)
         read.append(list(islice(stream, STEPS - 5)))
         stream.close()
