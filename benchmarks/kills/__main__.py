@@ -19,7 +19,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="of each run; any of them, or all, are killed")
     parser.add_argument("--folder", type=Path, help="for the runs; default: a temporary one")
     args = parser.parse_args()
-    extra = () if args.processes == 1 else ("hardware=cpu_sim", f"hardware.processes={args.processes}")
+    shared = ("hardware=cpu_sim", f"hardware.devices={args.processes}", f"hardware.processes={args.processes}")
+    extra = () if args.processes == 1 else shared
     folder = (args.folder or Path(tempfile.mkdtemp(prefix="kills-"))).absolute()
     print(f"seed {args.seed}, {folder}", flush=True)
     began = time.monotonic()
