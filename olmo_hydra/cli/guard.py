@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.config.explain import explain
+from olmo_hydra.hardware.environment import is_first
 from olmo_hydra.tracking.files import no_space
 from olmo_hydra.train.stop import INTERRUPTED, Stopped
 
@@ -60,7 +61,8 @@ def guarded(command: Callable[[], object], arguments: Sequence[str] | None = Non
         command()
         sys.stdout.flush()
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        if is_first():
+            print(stopped, file=sys.stderr)
         return stopped.status
     except KeyboardInterrupt:
         print("stopped at once; the same command goes on from what is saved", file=sys.stderr)

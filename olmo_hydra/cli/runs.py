@@ -53,16 +53,17 @@ def sync(run_dirs: Sequence[RunDir], as_json: bool) -> None:
       RunFailed: A run could not be sent. The others were.
     """
     wandb_sync.require_key()
+    label = _label(run_dirs)
     done = []
     for run_dir in run_dirs:
         try:
             synced = wandb_sync.sync(run_dir)
         except (RequestError, OSError) as error:
             synced = wandb_sync.Synced("failed", " ".join(str(error).removeprefix("error: ").split()))
-        done.append({"run": run_dir.path.name, **synced._asdict()})
+        done.append({"run": run_dir.path.name, "folder": str(run_dir.path), **synced._asdict()})
         if not as_json:
             rows = f"{synced.rows:,} rows, " if synced.rows else ""
-            say(f"{run_dir.path.name}  {synced.outcome}: {rows}{synced.why}")
+            say(f"{done[-1][label]}  {synced.outcome}: {rows}{synced.why}")
     if as_json:
         print(json.dumps(done))
     failed = sum(row["outcome"] == "failed" for row in done)
@@ -76,7 +77,8 @@ def show(run_dirs: Sequence[RunDir], as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    cells = [_cells(row) for row in found]
+    label = _label(run_dirs)
+    cells = [_cells(row, label) for row in found]
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         table.add_column(name, no_wrap=True, justify="right" if name in TO_THE_RIGHT else "left")
@@ -91,6 +93,11 @@ def show(run_dirs: Sequence[RunDir], as_json: bool) -> None:
         Console(highlight=False, width=max(needed, 1)).print(table)
 
 
+def _label(run_dirs: Sequence[RunDir]) -> str:
+    """What tells the runs apart: their names, or, of several roots, their folders as the command was given them."""
+    return "folder" if len({run_dir.path.parent for run_dir in run_dirs}) > 1 else "run"
+
+
 def _two_lines(row: dict[str, str]) -> str:
     by = f" by {row['writer']}" if row["writer"] else ""
     second = [f"step {row['step']}"]
@@ -103,11 +110,11 @@ def _two_lines(row: dict[str, str]) -> str:
     return f"{row['run']}  {row['state']}{by}\n  {'  '.join([*second, row['last']])}"
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: Row, label: str) -> dict[str, str]:
     """What the table shows of a run."""
     of = "" if row["steps"] is None else f"/{row['steps']:,}"
     values = {
-        "run": row["run"],
+        "run": row[label],
         "state": row["state"],
         "step": f"{row['step']:,}{of}",
         "bits/byte": "" if row["heldout_step"] is None else text.bits(row["bits_per_byte"]),
@@ -129,8 +136,9 @@ def _described(run_dir: RunDir) -> Row:
         where = str(damage.where if isinstance(damage, RequestError) else damage.filename)
         where = where.removeprefix(str(run_dir.path)).lstrip("/")
         nothing = dict.fromkeys(("writer", "steps", "heldout_step", "bits_per_byte", "goodput"))
+        state = f"Damaged ({where})" if where else "Damaged"
         return {
-            **{"run": run_dir.path.name, "state": f"Damaged ({where})" if where else "Damaged", "step": 0, **nothing},
+            **{"run": run_dir.path.name, "folder": str(run_dir.path), "state": state, "step": 0, **nothing},
             **{"checkpoints": [], **_sizes(run_dir), "time": _changed(run_dir)},
         }
 
@@ -139,11 +147,12 @@ def describe(run_dir: RunDir) -> Row:
     """What a run directory says of its run.
 
     Returns:
-      `run`: its name; `state`; `writer`: the process that writes it, or null; `step`: of the last row; `steps`: of the
-      whole run; `heldout_step`, `bits_per_byte`: of the newest held-out evaluation (null: there is none, or they are
-      not finite); `goodput`: the share of the wall time that advanced the run; `checkpoints`: the whole ones, oldest
-      first, each with `step`, `kind` and `bytes`; `checkpoint_bytes`, `other_bytes`: on disk, of the folder of
-      checkpoints with what is not whole in it, and of everything else; `time`: of the last event.
+      `run`: its name; `folder`: where it is; `state`; `writer`: the process that writes it, or null; `step`: of the
+      last row; `steps`: of the whole run; `heldout_step`, `bits_per_byte`: of the newest held-out evaluation (null:
+      there is none, or they are not finite); `goodput`: the share of the wall time that advanced the run;
+      `checkpoints`: the whole ones, oldest first, each with `step`, `kind` and `bytes`; `checkpoint_bytes`,
+      `other_bytes`: on disk, of the folder of checkpoints with what is not whole in it, and of everything else;
+      `time`: of the last event.
 
     Raises:
       RequestError: A file of it is damaged.
@@ -159,6 +168,7 @@ def describe(run_dir: RunDir) -> Row:
         steps = content.get("train", {}).get("steps")
         return {
             "run": run_dir.path.name,
+            "folder": str(run_dir.path),
             "state": state,
             "writer": writer,
             "step": metrics[-1]["step"] if metrics else 0,

@@ -3,7 +3,7 @@
 import logging
 import shlex
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -14,10 +14,9 @@ import jax
 from rich.console import Console
 
 from olmo_hydra.cli import skipped
-from olmo_hydra.cli.start import Start, recorded, refuse_lost_checkpoints
+from olmo_hydra.cli.start import Start, missing_checkpoint, recorded
 from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.config.identity import digest, run_name
-from olmo_hydra.config.operations import OnCorrupt
 from olmo_hydra.config.root import Config
 from olmo_hydra.data.heldout import HeldoutDocument, digests
 from olmo_hydra.data.loader import Batch
@@ -49,10 +48,17 @@ from olmo_hydra.train.stop import Stopped, StopRequest
 HeldOut = Mapping[str, Sequence[HeldoutDocument]]
 
 
-def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopRequest) -> None:
+def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopRequest, *, is_last: bool) -> None:
     """Starts or continues the run in `run_dir`, up to its horizon, `run.stop_at` or a stop request.
 
     Nothing in the directory changes before everything that can refuse the request has been asked.
+
+    Args:
+      config: Of the run.
+      overrides: As typed.
+      run_dir: Where it is, or will be.
+      stop: Deferred from the first update on.
+      is_last: Whether this process has no other run to make, so that several part once this one is trained.
 
     Raises:
       RequestError: The hardware is absent, the folder cannot be written, a text cannot be read, a checkpoint belongs to
@@ -63,10 +69,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
     clock = Clock(start_begins())
     processes = join(config.hardware)
     stop.share(processes)
-    found = devices.acquire(config.hardware, shlex.join(overrides))
-    cache = Path(config.run.root).absolute() / "cache"
-    compile_cache.use(cache / "xla", repair=processes.first)
     with ExitStack() as stack, Watch(processes, config.hardware.process_timeout) as watch:
+        found = devices.acquire(config.hardware, shlex.join(overrides))
+        cache = Path(config.run.root).absolute() / "cache"
+        compile_cache.use(cache / "xla", repair=processes.first)
         progress = Progress(None if processes.first else Console(quiet=True))
         data = processes.in_turn("data", lambda: open_data(config, cache, progress.note))
         mesh = make_mesh(config.hardware, found)
@@ -84,8 +90,6 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         reading = Reading(config, data, mesh, unseen)
         choice = checkpoints.choose() if processes.first else Choice(None, ())
         done = processes.agreed("checkpoint", lambda: choice.step or 0)
-        if processes.first and not done and config.checkpoint.on_corrupt is OnCorrupt.refuse:
-            refuse_lost_checkpoints(run_dir)
         if not done:
             initial = initial or _initial(config, program, progress)  # all its checkpoints may be damaged
             state, data_changed, rows = initial.state() if initial else program.init(), None, {}
@@ -98,6 +102,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         clock.turn_to("open")
         tracker: Tracker | Silent = Silent()
         if processes.first:
+            damaged = [damage.step for damage in choice.damaged]
+            missing = missing_checkpoint(run_dir, done, damaged, config.checkpoint.on_corrupt)
+            if missing:
+                progress.note(f"checkpoint {missing} is gone: the run continues from update {done}")
             hashes = {"fingerprint": digest(data.fingerprint), "heldout": digest(unseen) if unseen else None}
             start = Start(
                 config,
@@ -109,7 +117,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 evaluates=bool(heldout),
                 rows=rows,
                 init=initial.description if initial else None,
-                events=[("data_changed", data_changed)] if data_changed else [],
+                events=[
+                    *([("data_changed", data_changed)] if data_changed else []),
+                    *([("checkpoint_missing", {"step": missing, "instead": done})] if missing else []),
+                ],
             )
             tracker = recorded(start, progress, clock, stack)
             watch.when_lost = lambda event, text: tracker.event(event, error=text)
@@ -134,13 +145,21 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 stop=stop,
                 clock=clock,
             )
-            ended(*_trained(parts, state, done, run_dir, data, progress, watch))
+            part = processes.part if is_last else lambda: None
+            ended(*_trained(parts, state, done, run_dir, data, progress, watch, part))
 
 
 def _trained(
-    parts: Parts, state: State, done: int, run_dir: RunDir, data: Data, progress: Progress, watch: Watch
+    parts: Parts,
+    state: State,
+    done: int,
+    run_dir: RunDir,
+    data: Data,
+    progress: Progress,
+    watch: Watch,
+    part: Callable[[], None],
 ) -> tuple[str, int]:
-    """Trains from update `done`. Returns how the run ended, as its events call it, and after which update.
+    """Trains from update `done`, and has the processes `part`. Returns how the run ended, and after which update.
 
     Raises:
       RunFailed: The training went wrong.
@@ -155,6 +174,7 @@ def _trained(
     try:
         with explained, _told(watch):
             done = loop.run(parts, state, done)
+            part()
         watch.over()
     finally:
         parts.clock.turn_to("ending")

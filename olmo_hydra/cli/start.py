@@ -9,6 +9,7 @@ import yaml
 
 from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.identity import flat, plain, run_name, science
+from olmo_hydra.config.operations import OnCorrupt
 from olmo_hydra.config.root import OPERATIONS, Config
 from olmo_hydra.tracking import provenance
 from olmo_hydra.tracking.documents import load_yaml
@@ -117,19 +118,32 @@ def refuse_missing_files(run_dir: RunDir) -> None:
             )
 
 
-def refuse_lost_checkpoints(run_dir: RunDir) -> None:
-    """Raises RequestError if the run has no checkpoint any more, but events of one: its rows would go, too."""
-    told = None
+def missing_checkpoint(run_dir: RunDir, done: int, damaged: Sequence[int], on_corrupt: OnCorrupt) -> int | None:
+    """The newest checkpoint that the events tell of, if it is gone.
+
+    Args:
+      run_dir: Of the run.
+      done: Update of the checkpoint that it continues from; 0: from none.
+      damaged: Those that are there.
+      on_corrupt: Whether it may begin anew where no other is there: its rows would go, too.
+
+    Raises:
+      RequestError: It may not.
+    """
+    told = 0
     for event in run_dir.rows("events"):
         if event["event"] == "started":
-            told = None
-        elif event["event"] == "checkpoint":
+            told = 0
+        elif event["event"] in ("checkpoint", "resumed"):
             told = event["step"]
-        elif event["event"] == "failed" and "checkpoint" in event:  # the later ones were set aside
-            told = event["checkpoint"]
-    if told is not None:
+        elif event["event"] == "failed" and "first" in event:  # the later ones were set aside
+            told = event["checkpoint"] or 0
+    if told <= done or told in damaged:
+        return None
+    if not done and on_corrupt is OnCorrupt.refuse:
         raise RequestError(
             f"checkpoint {told} is gone, and no other is there",
             where=str(run_dir.checkpoints),
             instead="a copy of it; or checkpoint.on_corrupt=previous, which begins the run anew",
         )
+    return told

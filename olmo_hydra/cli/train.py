@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,12 +22,15 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import Platform
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.config.root import Config
-from olmo_hydra.hardware.environment import Place, from_environment, have_met
+from olmo_hydra.hardware import environment
+from olmo_hydra.hardware.environment import Place, from_environment, have_met, is_first
 from olmo_hydra.interop.places import refuse_another_origin
 from olmo_hydra.launch.local import start_others
 from olmo_hydra.tracking.files import make_folder
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train.stop import Stopped, StopRequest
+
+SECONDS_TO_PART = 80  # JAX would end the process, in its own words, 100 s after it has last heard of another one
 
 
 def check(arguments: Sequence[str]) -> None:
@@ -75,7 +79,7 @@ def _run(config: Config, stop: StopRequest) -> None:
     if config.init.source is not None:
         refuse_another_origin(config.init.source, Path(config.run.root), run_dir)
     if run_dir.finished():
-        if _is_first():
+        if is_first():
             say(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
     else:
         count = config.hardware.processes
@@ -83,9 +87,9 @@ def _run(config: Config, stop: StopRequest) -> None:
             start_others(count, lambda index, address: Place(index, count, address).variables(), have_met)
         from olmo_hydra.cli.session import train
 
-        train(config, list(HydraConfig.get().overrides.task), run_dir, stop)
+        train(config, list(HydraConfig.get().overrides.task), run_dir, stop, is_last=not in_sweep())
     stop.defer()
-    if not _is_first():
+    if not is_first():
         return
     if run_dir.finished() and _is_stale(run_dir):
         from olmo_hydra.report.build import write_report
@@ -94,27 +98,26 @@ def _run(config: Config, stop: StopRequest) -> None:
     say(summary(run_dir))
 
 
-def _is_first() -> bool:
-    """Whether this is process 0 of its run. On a pod of TPUs only JAX can tell, once the processes have met."""
-    if have_met():
-        import jax
-
-        return jax.process_index() == 0
-    place = from_environment()
-    return place is None or place.index == 0
-
-
 def _is_stale(run_dir: RunDir) -> bool:
     """Whether the process was killed between the last event and the report of it."""
     return not run_dir.report.exists() or run_dir.report.stat().st_mtime < run_dir.events.stat().st_mtime
+
+
+def _part_in_time() -> bool:
+    """After the runs of a sweep: waits for the other processes as JAX does, but not for ever. False: in vain."""
+    import jax
+
+    waiting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+    waiting.start()
+    waiting.join(SECONDS_TO_PART)
+    return not waiting.is_alive()
 
 
 def end(status: Callable[[], int]) -> NoReturn:
     """Ends the process with the status that a command has.
 
     Once JAX is there, one that has not done what it should ends without the interpreter's own end, in which threads of
-    XLA that still compile crash, and in which JAX waits for the other processes of a run: of them, only those that have
-    agreed to stop come to it together.
+    XLA that still compile crash, and in which JAX waits for the other processes of a run.
     """
     try:
         number = status()
@@ -123,8 +126,8 @@ def end(status: Callable[[], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         number = FAILED
-    come_together = number not in (FAILED, WRONG_REQUEST) and have_met()
-    if number and "jax" in sys.modules and not come_together:
+    alone = number in (FAILED, WRONG_REQUEST) or not have_met() or environment.parted or _part_in_time()
+    if (number and "jax" in sys.modules) or not alone:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(number)

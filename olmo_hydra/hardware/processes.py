@@ -11,6 +11,7 @@ from jax._src import distributed  # its store of keys and values has no public n
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import HardwareConfig
+from olmo_hydra.hardware import environment
 from olmo_hydra.hardware.devices import configure
 from olmo_hydra.hardware.environment import Place, from_environment
 
@@ -66,6 +67,15 @@ class Processes:
         keys = [self._key(f"{name}/{index}") for index in range(self.count)]
         _store().key_value_set(keys[self.index], json.dumps(mine))
         return [json.loads(_store().blocking_key_value_get(key, FOR_EVER_MS)) for key in keys]
+
+    def part(self) -> None:
+        """Waits for all processes, which do nothing together from then on: each ends when it likes.
+
+        JAX would wait at the interpreter's end, where nobody watches over them any more.
+        """
+        if self.count > 1:
+            jax.distributed.shutdown()
+            environment.parted = True
 
     def _key(self, name: str) -> str:
         return f"olmo_hydra/{self.run}/{name}"

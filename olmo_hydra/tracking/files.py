@@ -163,9 +163,19 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and its parents. Raises RequestError, naming run.root, where that is not possible."""
+    """Makes a folder and its parents.
+
+    Raises:
+      RequestError: There is something else of its name; or it cannot be made, which names run.root.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise RequestError(
+            "is not a folder, and has to be one",
+            where=str(error.filename),
+            instead="the same command, once what has that name was moved away",
+        ) from error
     except OSError as error:
         raise RequestError(
             f"the folder {path} cannot be written: {error.strerror}",

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.tracking.record import Record
+from olmo_hydra.tracking.row_checks import BEFORE, KEYS, LOOP
 from olmo_hydra.tracking.run_dir import RunDir
 
 Row = dict[str, Any]
@@ -18,11 +19,6 @@ Row = dict[str, Any]
 # What a second of a run can have been. `redone` is all that a start spent in its loop past the update from which a
 # later start went on; `restarts` is what every start but the first spent before its first update.
 Use = Literal["updates", "data", "eval", "save", "compile", "startup", "ending", "redone", "restarts"]
-
-LOOP = ("updates", "data", "eval", "save")
-BEFORE = ("import", "open", "restore")
-KEYS = (*BEFORE, "compile", *LOOP, "ending")  # of a row, in seconds since its start began
-MOST = 1e12  # seconds, steps or devices: more is damage
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,8 @@ def account(rows: Sequence[Row]) -> Account | None:
 
     A start begins at the update in its first row. What an earlier start did past that was redone: all of its loop after
     its last row at or before that update, and the whole of it where the later start began anew.
-
-    Raises:
-      RequestError: A row is not one of time.
     """
-    starts = [_Start(list(same)) for _, same in groupby(rows, key=lambda row: row.get("start"))]
+    starts = [_Start(list(same)) for _, same in groupby(rows, key=lambda row: row["start"])]
     if not starts:
         return None
     milliseconds: dict[Use, int] = dict.fromkeys(get_args(Use), 0)
@@ -97,12 +90,12 @@ class _Start:
     """One start: its readings, which never go back."""
 
     def __init__(self, rows: list[Row]):
-        self.devices = int(_number(rows[0], "devices"))
+        self.devices = int(rows[0]["devices"])
         self.readings: list[tuple[float, dict[str, int]]] = []  # step, milliseconds by key
         reading = dict.fromkeys(KEYS, 0)
         for row in rows:
-            reading = {key: max(before, round(1000 * _number(row, key))) for key, before in reading.items()}
-            self.readings.append((_number(row, "step"), reading))
+            reading = {key: max(before, round(1000 * row[key])) for key, before in reading.items()}
+            self.readings.append((row["step"], reading))
         self.first_step, first = self.readings[0]
         self.began = _moment(rows[0]) - sum(first.values())
         self.ended = max(map(_moment, rows))
@@ -143,7 +136,7 @@ class TimeSheet:
 
     def __init__(self, record: Record, earlier: Sequence[Row], devices: int, reading: Callable[[], Row]):
         self._record = record
-        self._start = {"start": 1 + int(_number(earlier[-1], "start")) if earlier else 1, "devices": devices}
+        self._start = {"start": 1 + int(earlier[-1]["start"]) if earlier else 1, "devices": devices}
         self._reading = reading
         first = self._row()
         before = account([*earlier, {**first, **dict.fromkeys(KEYS, 0)}])
@@ -190,26 +183,6 @@ def _taken(reading: Row) -> float:
     return sum(reading[key] for key in KEYS)
 
 
-def _number(row: Row, key: str) -> float:
-    """A count or a time of a row. Raises RequestError where it is not one."""
-    value = row.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
-        raise _damage(f"{key} is {str(value)[:40]!r}, not a number from 0")
-    return value
-
-
 def _moment(row: Row) -> int:
-    """The time of a row in milliseconds since 1970. Raises RequestError where it has none."""
-    try:
-        moment = datetime.fromisoformat(row["time"])
-        return round(1000 * moment.astimezone(UTC).timestamp())
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _damage(f"time is {str(row.get('time'))[:40]!r}, not a time") from error
-
-
-def _damage(what: str) -> RequestError:
-    return RequestError(
-        f"a row cannot be read as one of time: {what}",
-        where="time.jsonl",
-        instead="a copy of the file, or none: the run goes on without it",
-    )
+    """The time of a row in milliseconds since 1970."""
+    return round(1000 * datetime.fromisoformat(row["time"]).timestamp())

@@ -1,12 +1,12 @@
 """The rows of a run's jsonl files: read in order and in bounds, each checked for what its file holds."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.tracking.documents import MAX_WEIGHT, parse_json, weight
 from olmo_hydra.tracking.files import open_to_read
+from olmo_hydra.tracking.row_checks import what_is_wrong
 
 Row = dict[str, Any]
 
@@ -31,11 +31,11 @@ def whole_lines(path: Path) -> list[tuple[bytes, Row]]:
     with file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), 1):
             if torn:
-                raise _damaged(path, torn, "is not a JSON object")
+                raise damaged(path, torn, "is not a JSON object")
             if len(line) > MAX_ROW:
-                raise _damaged(path, number, f"has more than {MAX_ROW:,} bytes")
+                raise damaged(path, number, f"has more than {MAX_ROW:,} bytes")
             if (total := total + weight(line)) > MAX_WEIGHT:
-                raise _damaged(path, number, f"comes after {MAX_WEIGHT:,} bytes of rows")
+                raise damaged(path, number, f"comes after {MAX_WEIGHT:,} bytes of rows")
             if not line.endswith(b"\n"):
                 break
             try:
@@ -44,75 +44,19 @@ def whole_lines(path: Path) -> list[tuple[bytes, Row]]:
                 row = None
             if not isinstance(row, dict):
                 torn = number
-            elif problem := _WRONG.get(path.stem, _nothing)(row):
-                raise _damaged(path, number, problem)
+            elif problem := what_is_wrong(path.stem, row):
+                raise damaged(path, number, problem)
             else:
                 whole.append((line, row))
     return whole
 
 
-def _damaged(path: Path, number: int, problem: str) -> RequestError:
+def damaged(path: Path, number: int, problem: str) -> RequestError:
+    """The error of a line of a jsonl file, the first being 1, that is not what a run writes."""
+    without_it = "the file without that line"
+    of_time = f"{without_it}; or remove the file: nothing else needs it, and the run's time is counted anew"
     return RequestError(
         f"line {number} {problem}: the file is damaged",
         where=f"{path}:{number}",
-        instead="a copy of the file, or the file without that line",
+        instead=of_time if path.stem == "time" else f"a copy of the file, or {without_it}",
     )
-
-
-def _wrong_numbers(row: Row) -> str | None:
-    if not _is_count(row.get("step")):
-        return "has no step"
-    wrong = next((key for key, value in row.items() if not _is_number(value)), None)
-    return None if wrong is None else f"has no number as {wrong}"
-
-
-def _wrong_evaluation(row: Row) -> str | None:
-    if not _is_count(row.get("step")) or not isinstance(row.get("suite"), str):
-        return "has no step or no suite"
-    if row["suite"] == "samples":
-        samples = row.get("samples")
-        return None if isinstance(samples, list) and all(map(_is_sample, samples)) else "has no samples"
-    domains = row.get("domains")
-    if not isinstance(domains, dict) or not all(map(_has_numbers, domains.values())):
-        return "has no numbers of its domains"
-    return None if _is_number(row.get("bits_per_byte")) else "has no number as bits_per_byte"
-
-
-def _is_sample(sample: Any) -> bool:
-    return isinstance(sample, dict) and all(isinstance(sample.get(key), str) for key in ("prompt", "text"))
-
-
-def _has_numbers(domain: Any) -> bool:
-    return isinstance(domain, dict) and all(map(_is_number, domain.values()))
-
-
-def _wrong_event(row: Row) -> str | None:
-    if not isinstance(row.get("event"), str):
-        return "has no event"
-    if row["event"] == "data_changed" and not all(map(_are_texts, map(row.get, ("differences", "heldout")))):
-        return "has no differences"
-    return None if _is_count(row.get("step", 0)) else "has no step"
-
-
-def _nothing(row: Row) -> str | None:
-    return None
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float))
-
-
-_WRONG: dict[str, Callable[[Row], str | None]] = {
-    "metrics": _wrong_numbers,
-    "throughput": _wrong_numbers,
-    "evals": _wrong_evaluation,
-    "events": _wrong_event,
-}

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from olmo_hydra.config.errors import RequestError, printable
+from olmo_hydra.tracking.documents import load_yaml
 from olmo_hydra.tracking.files import make_folder, open_lock, open_to_read, refuse_foreign_link, writing
-from olmo_hydra.tracking.rows import whole_lines
+from olmo_hydra.tracking.rows import damaged, whole_lines
 
 Kind = Literal["metrics", "throughput", "evals", "time", "events"]
 State = Literal[
@@ -63,17 +64,21 @@ class RunDir:
         return [row for _, row in whole_lines(self.path / f"{kind}.jsonl")]
 
     def finished(self) -> bool:
-        """Whether the run has recorded that it reached its last step."""
-        return any(row["event"] == "finished" for row in self.rows("events"))
+        """Whether the run has recorded that it reached its last step.
+
+        Raises:
+          RequestError: As `rows`; or it is recorded of a step that is not the last one of the frozen config.
+        """
+        return "finished" in self._told()
 
     def state(self) -> tuple[State, str | None]:
         """What the run's events and its lock say of it, and the process that writes it (for a run at rest None).
 
         A process that is to resume a run holds it for some seconds before its first event; until then the state is
-        still the old one.
+        still the old one. Raises RequestError as `finished`.
         """
         writer = self.writer()  # before the events: a run that ends in between was not killed
-        kinds = [row["event"] for row in self.rows("events") if row["event"] in (*_ENDED, "started", "resumed")]
+        kinds = [kind for kind in self._told() if kind in (*_ENDED, "started", "resumed")]
         if "finished" in kinds:
             return "Finished", writer
         if kinds and kinds[-1] in _ENDED:
@@ -81,6 +86,17 @@ class RunDir:
         if writer is not None:
             return "Running", writer
         return "Killed" if kinds else "Not started", None
+
+    def _told(self) -> list[str]:
+        """Which events the run has recorded, oldest first."""
+        events = self.rows("events")
+        ends = [number for number, row in enumerate(events, 1) if row["event"] == "finished"]
+        steps = _steps(load_yaml(self.config)) if ends else None
+        for number in ends:
+            if steps is not None and (step := events[number - 1]["step"]) != steps:
+                problem = f"has the end of the run after update {step:,}, and its config has {steps:,}"
+                raise damaged(self.events, number, problem)
+        return [row["event"] for row in events]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -123,6 +139,13 @@ class RunDir:
     @property
     def _lock(self) -> Path:
         return self.path / ".lock"
+
+
+def _steps(config: Any) -> int | None:
+    """`train.steps` of a frozen config, where it has one."""
+    train = config.get("train") if isinstance(config, dict) else None
+    steps = train.get("steps") if isinstance(train, dict) else None
+    return steps if isinstance(steps, int) else None
 
 
 def _flock(descriptor: int, operation: int) -> bool:

@@ -5,6 +5,7 @@ its server was measured; see the notes at each rule.
 """
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from olmo_hydra.config.operations import TrackingConfig
 from olmo_hydra.tracking.documents import load_yaml
 from olmo_hydra.tracking.files import read, refuse_foreign_link, replace
 from olmo_hydra.tracking.run_dir import RunDir
+from olmo_hydra.tracking.wandb_reached import keep_reached, reached
 from olmo_hydra.tracking.wandb_rows import STEP, Row
 
 MAX_ID = 1000  # bytes
@@ -95,27 +97,35 @@ def init(
     return run
 
 
-def log(run: Any, row: Row) -> None:
-    """Logs all that W&B gets of a step: W&B's own count of steps is ours, and what it has already it ignores."""
-    run.log(row, step=row[STEP], commit=True)
+def log(run: Any, run_dir: RunDir, rows: Sequence[Row]) -> None:
+    """Logs all that W&B gets of some steps, ascending: its own count of steps is ours, and what it has it ignores."""
+    if rows:
+        keep_reached(run_dir, rows[-1][STEP])
+    for row in rows:
+        run.log(row, step=row[STEP], commit=True)
 
 
 def last_step(run: Any, run_dir: RunDir) -> int:
     """The last step that W&B has of the run, -1 for none: by its history and its summary, whichever is further.
 
     Raises:
-      Untrue: It cannot have that step, or its summary is of none. The run is finished.
+      Untrue: It cannot have that step, as the run never came there; or its summary is of none. The run is finished.
     """
     if not run.resumed:
         return -1
     last, summed = run.starting_step - 1, run.summary.get(STEP, -1)
     horizon = frozen(run_dir)["train"]["steps"]
-    for told in (last, summed):
-        if type(told) is not int or not -1 <= told <= horizon:
-            # The client tells the server again what it has read of the summary: without this the lie would stay there.
-            run.summary.update({name: min(max(last, 0), horizon) for name in (STEP, "_step")})
-            run.finish(exit_code=1)
-            raise Untrue(f"W&B says that it has step {str(told)[:40]!r} of this run of {horizon}, which cannot be")
+    furthest = min(reached(run_dir), horizon)
+    false = [told for told in (last, summed) if type(told) is not int or not -1 <= told <= furthest]
+    if false:
+        # The client tells the server again what it has read of the summary: without this the lie would stay there.
+        true = max([0, *(told for told in (last, summed) if told not in false)])
+        run.summary.update(dict.fromkeys((STEP, "_step"), true))
+        run.finish(exit_code=1)
+        raise Untrue(
+            f"W&B says that it has step {str(false[0])[:40]!r} of this run of {horizon}, which cannot be: "
+            f"it came to {furthest}"
+        )
     return int(last)
 
 

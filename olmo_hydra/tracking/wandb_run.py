@@ -62,7 +62,7 @@ class WandbRun:
         self._sent: deque[Future[None]] = deque()
         self._failed = False
         if opened is not None and opened.lacking:
-            self._sent.append(self._calls.submit(partial(_log_all, opened)))
+            self._sent.append(self._calls.submit(partial(wandb_client.log, opened.run, run_dir, opened.lacking)))
 
     def metrics(self, row: Row) -> None:
         """Takes a row of metrics.jsonl."""
@@ -109,7 +109,8 @@ class WandbRun:
         self._step = {STEP: row["step"], **self._step, **named(kind, row)}
 
     def _hand_over(self, opened: Opened) -> None:
-        self._sent.append(self._calls.submit(partial(wandb_client.log, opened.run, finite(self._step))))
+        row = finite(self._step)
+        self._sent.append(self._calls.submit(partial(wandb_client.log, opened.run, self._run_dir, [row])))
         self._step = {}
 
     def _notice(self) -> None:
@@ -197,11 +198,6 @@ def _open(init: Callable[..., Any], run_dir: RunDir, mode: WandbMode) -> tuple[O
                 shutil.rmtree(empty)
     run = init(online=False)
     return Opened(run, os.path.relpath(os.path.dirname(run.dir), run_dir.path)), problem
-
-
-def _log_all(opened: Opened) -> None:
-    for row in opened.lacking:
-        wandb_client.log(opened.run, row)
 
 
 def _mode(asked: WandbMode) -> WandbMode:

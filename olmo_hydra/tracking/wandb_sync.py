@@ -113,8 +113,7 @@ def _session(
         lacking = [row for row in rows if row[STEP] > there]
         sizes = accumulate(len(json.dumps(row)) for row in lacking)
         batch = [row for row, size in zip(lacking, sizes, strict=True) if size <= BATCH] or lacking[:1]
-        for row in batch:
-            wandb_client.log(run, row)
+        wandb_client.log(run, run_dir, batch)
         run.summary["state"] = state
         run.finish(exit_code=0 if state in ("Finished", "Paused") else 1)
     return there, len(batch)

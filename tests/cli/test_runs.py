@@ -74,8 +74,24 @@ def test_damaged_and_hostile_runs_do_not_hide_the_others_and_reach_no_terminal(t
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "[red]name\\x1b[31m<b>\\n" in shown
     assert re.search(r"good +Finished", shown) and re.search(r"no rows +Damaged \(metrics.jsonl:1\)", shown)
-    assert re.search(r"no time +Damaged", shown) and "no steps" in shown
+    assert re.search(r"no time +Damaged \(events.jsonl:1\)", shown) and "no steps" in shown
     assert len(shown.splitlines()) == 6
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for root in ("here", "there"):
+        (tmp_path / root).mkdir()
+        for name in ("a", "b"):
+            make(tmp_path / root, name, [], "started", "finished")
+    assert [row[0] for row in table(capsys, "here")[1:]] == ["a", "b"]
+    assert [row[0] for row in table(capsys, "here/a", "here/b")[1:]] == ["a", "b"]
+    assert [row[0] for row in table(capsys, "here", "there/a")[1:]] == ["here/a", "here/b", "there/a"]
+    assert [row[0] for row in table(capsys, tmp_path / "here/a", "there/a")[1:]] == [f"{tmp_path}/here/a", "there/a"]
+    assert [(row["run"], row["folder"]) for row in listed(capsys, "here/a", "there/a")] == [
+        ("a", "here/a"),
+        ("a", "there/a"),
+    ]
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):

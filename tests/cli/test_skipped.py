@@ -43,7 +43,8 @@ def test_equally_many_instances_of_each_batch_are_shown(monkeypatch: pytest.Monk
 
 def test_data_that_cannot_be_read_does_not_hide_the_failure(tmp_path: Path) -> None:
     run_dir, notes = RunDir(tmp_path), []
-    for kind, fields in (("started", {}), ("skipped", {"loss": None})):
+    numbers = {"loss": None, "grad_norm": 1.0, "lr": 0.1}
+    for kind, fields in (("started", {}), ("skipped", {**numbers, "why": "not finite: loss nan", "instances": [1]})):
         Record(run_dir).event(kind, step=1, **fields)
 
     def gone(n: int) -> None:

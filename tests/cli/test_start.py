@@ -2,12 +2,14 @@
 
 import pytest
 
-from olmo_hydra.cli.start import refuse_lost_checkpoints, refuse_missing_files
+from olmo_hydra.cli.start import missing_checkpoint, refuse_missing_files
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.operations import OnCorrupt
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 
 Told = list[tuple[str, dict]]
+STOPPED = {"error": "RunFailed: 3 in a row", "first": 3, "last": 5, "why": "not finite: loss nan"}
 
 
 @pytest.mark.parametrize(
@@ -19,8 +21,8 @@ Told = list[tuple[str, dict]]
         ([("started", {"step": 0}), ("checkpoint", {"step": 5}), ("resumed", {"step": 5})], 5),
         ([("checkpoint", {"step": 5}), ("started", {"step": 0})], None),  # begun anew
         ([("checkpoint", {"step": 5}), ("failed", {"error": "out of memory"})], 5),
-        ([("checkpoint", {"step": 5}), ("failed", {"first": 3, "checkpoint": None})], None),  # that was set aside
-        ([("checkpoint", {"step": 2}), ("checkpoint", {"step": 5}), ("failed", {"first": 3, "checkpoint": 2})], 2),
+        ([("checkpoint", {"step": 5}), ("failed", {**STOPPED, "checkpoint": None})], None),  # that was set aside
+        ([("checkpoint", {"step": 2}), ("checkpoint", {"step": 5}), ("failed", {**STOPPED, "checkpoint": 2})], 2),
     ],
 )
 def test_a_run_that_had_checkpoints_does_not_begin_anew(tmp_path, told: Told, lost: int | None) -> None:
@@ -28,11 +30,15 @@ def test_a_run_that_had_checkpoints_does_not_begin_anew(tmp_path, told: Told, lo
     for kind, fields in told:
         Record(run_dir).event(kind, **fields)
     if lost is None:
-        refuse_lost_checkpoints(run_dir)
+        assert missing_checkpoint(run_dir, 0, [], OnCorrupt.refuse) is None
     else:
         with pytest.raises(RequestError, match=f"checkpoint {lost} is gone") as refused:
-            refuse_lost_checkpoints(run_dir)
+            missing_checkpoint(run_dir, 0, [], OnCorrupt.refuse)
         assert "checkpoint.on_corrupt=previous" in str(refused.value)
+        assert missing_checkpoint(run_dir, 0, [], OnCorrupt.previous) == lost
+        assert missing_checkpoint(run_dir, lost - 1, [], OnCorrupt.refuse) == lost  # an older one is there
+        assert missing_checkpoint(run_dir, lost - 1, [lost], OnCorrupt.previous) is None
+        assert missing_checkpoint(run_dir, lost, [], OnCorrupt.refuse) is None
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "overrides.yaml", "provenance.json", "events.jsonl"])

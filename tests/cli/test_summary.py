@@ -20,7 +20,7 @@ def make(root, name, evaluations, *events):
     for row in evaluations:
         record.evaluation(row)
     for event in events:
-        record.event(event)
+        record.event(event, step=9)
     return run_dir
 
 

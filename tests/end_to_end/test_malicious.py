@@ -124,15 +124,22 @@ def test_rows_that_no_run_writes(hostile: RunDir, capsys, line: bytes) -> None:
         ("evals", {"step": 1, "suite": "heldout", "bits_per_byte": 1, "domains": {"a": {"nats": "<b>"}}}),
         ("evals", {"step": 1, "suite": "samples", "samples": [{"prompt": 1}]}),
         ("events", {"event": ["finished"]}),
+        ("events", {"event": "skipped", "step": 60}),
+        ("events", {"time": "2026-01-05T10:00:00+00:00", "event": "skipped", "step": 60}),
+        ("events", {"time": "2026-01-05T10:00:00+00:00", "event": "finished", "step": 60}),
+        ("time", {"step": 60}),
+        ("time", {"time": "2026-01-05T10:00:00+00:00", "start": 3, "devices": 1, "step": 60}),
         ("events", {"event": "paused", "step": "x"}),
         ("events", {"event": "data_changed", "step": 1, "differences": 5}),
     ],
 )
 def test_evaluations_and_events_that_no_run_writes(hostile: RunDir, capsys, name: str, row: dict) -> None:
-    with (hostile.path / f"{name}.jsonl").open("a") as file:
+    path = hostile.path / f"{name}.jsonl"
+    with path.open("a") as file:
         file.write(json.dumps(row) + "\n")
-    assert f"{name}.jsonl" in refused(capsys, "report", str(hostile.path))
-    assert f"{name}.jsonl" in listed(capsys, hostile)
+    line = path.read_bytes().count(b"\n")
+    assert f"{path}:{line}" in refused(capsys, "report", str(hostile.path))
+    assert f"{name}.jsonl:{line}" in listed(capsys, hostile)
 
 
 def test_rows_have_bounds(hostile: RunDir, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

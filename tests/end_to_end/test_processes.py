@@ -130,6 +130,23 @@ def test_one_that_is_frozen_ends_all(root: Path, victim: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_is_lost_after_the_end_changes_nothing(root: Path, number: signal.Signals) -> None:
+    tag = f"ended{number.value}"
+    with running(root, tag, 2, 2) as (process, pids):
+        os.kill(pids[0], signal.SIGTERM)
+        directory = find(root, tag)
+        assert directory is not None
+        while events(directory)[-1]["event"] != "preempted":
+            assert process.poll() is None
+            time.sleep(0.005)
+        os.kill(pids[1], number)
+        assert process.wait(timeout=30) == 75  # JAX waits for 100 s, and then ends the process with 134
+        message = process.stderr.read() if process.stderr else ""
+    assert message.count("preempted by SIGTERM after update") == 1 and "fatal" not in message, message[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_is_missing_from_the_start_ends_the_command(root: Path, number: signal.Signals) -> None:
     overrides = [*OPTIONS, *by_processes(2, 2, 2, 1), f"run.tag=missing{number.value}"]
     with subprocess.Popen(

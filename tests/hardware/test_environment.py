@@ -38,3 +38,9 @@ def test_numbers_that_are_none(wrong: tuple[str, str]) -> None:
         from_environment(JAX | dict(zip(("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"), wrong, strict=True)))
     with pytest.raises(RequestError, match="SLURM_PROCID="):
         from_environment(SLURM | dict(zip(("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), wrong, strict=True)))
+
+
+@pytest.mark.parametrize("address", ["host-1", "host-1:", ":1234", "host-1:port", "host-1:0", "host-1:99999"])
+def test_an_address_that_is_none(address: str) -> None:
+    with pytest.raises(RequestError, match=f"JAX_COORDINATOR_ADDRESS={address} is no address"):
+        from_environment(JAX | {"JAX_COORDINATOR_ADDRESS": address})

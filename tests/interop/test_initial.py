@@ -56,7 +56,9 @@ def source(tmp_path_factory) -> tuple[Path, State]:
         checkpoints.save(step, jax.device_put(state, made.shardings), {}, *NOTHING_READ)
         checkpoints.wait(lambda *args, **fields: None)
     checkpoints.close()
-    run_dir.events.write_text('{"event": "started"}\n{"event": "finished"}\n')
+    record = Record(run_dir)
+    record.event("started", step=0)
+    record.event("finished", step=made.config.train.steps)
     return root, state
 
 
@@ -202,7 +204,7 @@ def test_a_run_that_goes_on_has_to_be_named_with_its_step(source, tmp_path) -> N
     events = root / "first-01234567/events.jsonl"
     before = events.read_text()
     try:
-        events.write_text('{"event": "started"}\n')
+        events.write_text(before.splitlines(keepends=True)[0])
         with pytest.raises(RequestError, match="not finished") as refusal:
             initial(root, FROM)
         assert refusal.value.instead == "init.from=run:first@7"

@@ -125,7 +125,7 @@ def test_the_command_works_as_printed_from_any_folder_and_does_not_pause_again(b
     bare.overrides.write_text(yaml.safe_dump([*OVERRIDES, "run.stop_at=30", "run.tag=a b", "++run.stop_at=60"]))
     record = Record(bare)
     for event in ("started", "paused", "resumed", "finished" if finished else "paused"):
-        record.event(event)
+        record.event(event, step=400)
     (command,) = blocks(bare, "again", Code)
     script = f'python() {{ "{sys.executable}" "$@"; }}\n{command.text}'
     done = subprocess.run(["sh", "-ec", script], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -6,11 +6,12 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.tracking.files import open_to_append, read, refuse_foreign_link, replace
+from olmo_hydra.tracking.files import make_folder, open_to_append, read, refuse_foreign_link, replace
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -89,6 +90,24 @@ def test_a_folder_behind_somebody_elses_link_is_not_written(tmp_path):
     os.chown(tmp_path / "checkpoints", 12345, -1, follow_symlinks=False)
     with pytest.raises(RequestError, match="is a link of user 12345"), RunDir(tmp_path).lock():
         pass
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere"), os.mkfifo])
+def test_what_is_in_the_place_of_a_folder_is_named(tmp_path, make):
+    (tmp_path / "checkpoints").mkdir()
+    make(tmp_path / "logs")
+    make_folder(tmp_path / "checkpoints")
+    with pytest.raises(RequestError, match="is not a folder") as refused:
+        make_folder(tmp_path / "logs")
+    assert refused.value.where == str(tmp_path / "logs") and "run.root" not in str(refused.value)
+
+
+def test_a_folder_that_cannot_be_made_is_a_matter_of_the_root(tmp_path):
+    (tmp_path / "runs").touch()
+    for root in (tmp_path / "runs", Path("/dev/null")):
+        with pytest.raises(RequestError, match="cannot be written: Not a directory") as refused:
+            make_folder(root / "nano-0123abcd")
+        assert refused.value.key == "run.root"
 
 
 def test_what_killed_processes_left_beside_goes_and_what_is_being_written_stays(tmp_path):

@@ -120,15 +120,6 @@ def test_a_torn_last_line_is_left_out_and_damage_before_it_refused(tmp_path: Pat
         of_run(run_dir)
 
 
-@pytest.mark.parametrize("wrong", [
-    {"step": "40"}, {"step": -1}, {"step": None}, {"updates": float("nan")}, {"updates": 1e300}, {"data": True},
-    {"devices": [8]}, {"time": 5}, {"time": "yesterday"}, {"time": None},
-])  # fmt: skip
-def test_what_is_no_row_of_time_is_refused(wrong: dict) -> None:
-    with pytest.raises(RequestError, match=next(iter(wrong))):
-        account([{**row(1, 0, 0), **wrong}])
-
-
 spans = st.floats(0, 1e6).map(lambda value: round(value, 3))
 
 

@@ -79,7 +79,7 @@ def test_an_interrupted_run_writes_the_bytes_of_an_uninterrupted_one(tmp_path_fa
 
     resumed = Record(broken)
     resumed.rewind(checkpoint)
-    resumed.event("resumed")
+    resumed.event("resumed", step=checkpoint)
     write(resumed, range(checkpoint + 1, 25))
 
     assert broken.metrics.read_bytes() == whole.metrics.read_bytes()

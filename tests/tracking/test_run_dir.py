@@ -1,5 +1,6 @@
 """Reading rows back, and one writer at a time."""
 
+import json
 import multiprocessing
 import os
 
@@ -7,6 +8,13 @@ import pytest
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.tracking.run_dir import RunDir
+
+
+def event(kind, step=9):
+    return json.dumps({"time": "2026-01-05T09:00:00+00:00", "event": kind, "step": step}) + "\n"
+
+
+EVENT = event("started")
 
 
 @pytest.fixture
@@ -26,20 +34,37 @@ def test_a_torn_last_line_is_no_row(run_dir, tail):
     assert run_dir.rows("metrics") == [{"step": 1}, {"step": 2}]
 
 
-@pytest.mark.parametrize(
-    "content", [b'{"step": 1}\n{"st\n{"step": 3}\n', b'{"step": 1}\n{"st\n{"step"', b"{}\n[]\n{}\n"]
-)
+@pytest.mark.parametrize("content", [f"{EVENT}{{\n{EVENT}", f"{EVENT}{{\n{{", f"{EVENT}[]\n{EVENT}"])
 def test_damage_before_the_last_line_is_an_error_with_file_and_line(run_dir, content):
-    run_dir.time.write_bytes(content)
-    with pytest.raises(RequestError, match=r"time\.jsonl:2"):
-        run_dir.rows("time")
+    run_dir.events.write_text(content)
+    with pytest.raises(RequestError, match=r"events\.jsonl:2"):
+        run_dir.rows("events")
 
 
 def test_finished_is_an_event(run_dir):
-    run_dir.events.write_text('{"event": "started"}\n')
+    run_dir.events.write_text(event("started"))
     assert not run_dir.finished()
-    run_dir.events.write_text('{"event": "started"}\n{"event": "finished"}\n')
+    run_dir.events.write_text(event("started") + event("finished"))
     assert run_dir.finished()
+
+
+@pytest.mark.parametrize(
+    ("config", "step", "is_right"),
+    [
+        *(("train: {steps: 120}", step, step == 120) for step in (0, 60, 119, 120, 121)),
+        *((config, 60, True) for config in ("{}", "train: {}", "train: {steps: many}", "- train")),  # none to compare
+    ],
+)
+def test_a_run_finished_after_the_last_step_of_its_config(run_dir, config, step, is_right):
+    run_dir.config.write_text(config)
+    run_dir.events.write_text(event("started") + event("paused", step=60) + event("finished", step=step))
+    if is_right:
+        assert run_dir.finished() and run_dir.state() == ("Finished", None)
+        return
+    for says in (run_dir.finished, run_dir.state):
+        with pytest.raises(RequestError, match=f"after update {step}, and its config has 120") as refused:
+            says()
+        assert refused.value.where == f"{run_dir.events}:3"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +82,7 @@ def test_finished_is_an_event(run_dir):
     ],
 )
 def test_the_state_follows_from_events_and_lock(run_dir, kinds, at_rest, held):
-    run_dir.events.write_text("".join(f'{{"event": "{kind}"}}\n' for kind in kinds.split()))
+    run_dir.events.write_text("".join(map(event, kinds.split())))
     assert run_dir.state() == (at_rest, None)
     with run_dir.lock():
         assert run_dir.state() == (held, f"pid {os.getpid()} on host {os.uname().nodename}")

@@ -31,7 +31,7 @@ def test_record_wandb_and_progress_get_the_same_row(tmp_path):
     tracker.metrics({"step": 1, "loss": math.nan, "lr": 0.004, "data/epoch": 1})
     tracker.throughput({"step": 1, "seconds": 1.0, "tokens_per_second": 4096.0, "mfu": None})
     tracker.evaluation(EVALUATION)
-    tracker.warning("read twice", "data_repeated", step=1)
+    tracker.warning("read twice", "data_repeated", step=1, epoch=1, repeated=2)
     tracker.sync()
     tracker.finish(0)
     times.close()

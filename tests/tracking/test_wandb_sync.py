@@ -75,6 +75,25 @@ def test_a_server_that_keeps_nothing_is_not_believed(run_dir, machine):
         assert server.rows(kept_id(run_dir)) == expected(range(1, 4))
 
 
+@pytest.mark.parametrize(
+    "lie", [{"historyTail": json.dumps([json.dumps({"_step": 50})])}, {"summaryMetrics": '{"_step": 50}'}]
+)
+def test_a_server_that_has_more_than_the_run_ever_did_is_not_believed(run_dir, machine, lie):
+    recorded(run_dir, range(1, 11))
+    with serve() as server:
+        online(machine, server.url)
+        sync(run_dir)
+        recorded(run_dir, range(11, 21))
+        confirmed = (run_dir.wandb / "synced.json").read_bytes()
+        server.lie = lie
+        refused = sync(run_dir)
+        assert refused.outcome == "failed" and "step '50' of this run of 60, which cannot be" in refused.why
+        assert (run_dir.wandb / "synced.json").read_bytes() == confirmed
+        server.lie = {}
+        assert sync(run_dir) == ("sent", "up to step 20", 10, 20)
+        assert server.rows(kept_id(run_dir)) == expected(range(1, 21))
+
+
 def test_another_server_is_asked_anew(run_dir, machine):
     recorded(run_dir, range(1, 4))
     for _ in range(2):

@@ -164,6 +164,35 @@ def test_a_server_that_lies_of_a_run(run_dir, machine, lie):
         assert server.rows(kept_id(run_dir)) == expected(STEPS)
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"historyTail": json.dumps([json.dumps({"_step": 20})])},
+        {"summaryMetrics": '{"train/step": 20}'},
+        {"historyTail": json.dumps([json.dumps({"_step": 20})]), "summaryMetrics": '{"train/step": 20}'},
+    ],
+    ids=["history", "summary", "both"],
+)
+def test_a_server_that_has_more_than_the_run_ever_did(run_dir, machine, lie):
+    problems = []
+    with serve() as server:
+        online(machine, server.url)
+        first = Recorded(run_dir)
+        first.steps(STEPS[:10])
+        first.wandb.finish(1)
+        server.lie = lie
+        second = Recorded(run_dir, restored=10, problems=problems)
+        server.lie = {}
+        second.steps(STEPS[10:])
+        second.finish()
+        assert len(problems) == 1 and problems[0].endswith("continuing offline")
+        assert "step '20' of this run of 60, which cannot be: it came to 10" in problems[0]
+        assert server.rows(kept_id(run_dir)) == expected(STEPS[:10])
+        later = sync(run_dir)
+        assert later.outcome == "sent", later
+        assert server.rows(kept_id(run_dir)) == expected(STEPS)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_a_service_process_that_is_killed_or_frozen(run_dir, machine, monkeypatch, number):
     monkeypatch.setattr(wandb_run, "OWN_WORK", 3.0)
@@ -230,6 +259,7 @@ def test_what_the_client_raises_is_told_once(run_dir):
             raise RuntimeError("still gone")
 
     problems = []
+    run_dir.wandb.mkdir()
     run = WandbRun(run_dir, problems.append, Opened(Away(), "x"))
     for n in (1, 2):
         run.metrics(metrics(n))
@@ -249,6 +279,7 @@ def test_the_thread_that_calls_the_client_begins_with_a_run_and_ends_with_it(run
         return [thread for thread in set(threading.enumerate()) - before if thread.name == "wandb"]
 
     before, problems = set(threading.enumerate()), []
+    run_dir.wandb.mkdir()
     WandbRun(run_dir, problems.append)
     run = WandbRun(run_dir, problems.append, Opened(Fine(), "x"))
     assert own() == []

@@ -84,7 +84,7 @@ class Recorded:
         self.wandb.evaluation(self.record.evaluation(row))
 
     def finish(self, exit_code=0, event="finished"):
-        self.record.event(event)
+        self.record.event(event, step=60)
         self.wandb.finish(exit_code)
 
 
