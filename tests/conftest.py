@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 
 import jax
@@ -12,6 +13,8 @@ COMPILED = "OLMO_HYDRA_TESTS_COMPILED"  # names the folder to pytest's workers
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything starts JAX's back end, in every worker. They compile each program once between them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of `pytest &`: commands under test would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     if COMPILED not in os.environ:
