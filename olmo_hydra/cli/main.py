@@ -30,7 +30,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = commands.add("preflight", "what a run will take, computed without its hardware", _preflight)
     sub.add_argument("overrides", nargs="*", help="as for train.py: model=olmo3_7b hardware=ironwood")
-    sub.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    sub.add_argument("--over", metavar="TOPOLOGIES", help="a line for each: 2x2x1,4x4x4, or numbers of chips: 4,64")
+    sub.add_argument("--json", action="store_true", help="one JSON object on standard output; with --over, a list")
 
     data.add_commands(commands.add("data", "prepare text, see what a run reads, prove how often"))
     convert.add_commands(commands.add("convert", "weights from and to Hugging Face's format"))
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 def _preflight(parsed: argparse.Namespace) -> None:
     from olmo_hydra.cli import preflight
 
-    preflight.run(parsed.overrides, parsed.json)
+    preflight.run(parsed.overrides, parsed.json, parsed.over)
 
 
 def _report(parsed: argparse.Namespace) -> None:

@@ -1,69 +1,197 @@
 """`olmo-hydra preflight`: what a run will take, from arithmetic alone. Needs neither the hardware nor JAX."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from olmo_hydra.cli.say import say
 from olmo_hydra.config.compose import compose
+from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import MESH_AXES
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.config.root import Config
+from olmo_hydra.hardware import roofline
+from olmo_hydra.hardware.advice import advice
 from olmo_hydra.hardware.flops import train_flops_per_token
 from olmo_hydra.hardware.memory import state_bytes_per_device
 
+MFU = 0.4  # at which time and cost are given as well: a rate that such runs have been seen to reach
 
-def run(overrides: list[str], as_json: bool) -> None:
-    """Prints the facts of the run that `python train.py <overrides>` would start."""
-    found = facts(compose(overrides))
-    print(json.dumps(found) if as_json else "\n".join(_lines(found)))
+
+def run(overrides: list[str], as_json: bool, over: str | None) -> None:
+    """Prints the facts of the run that `python train.py <overrides>` would start; with `over`, of it on each of these
+    topologies (4x4x4) or numbers of chips, separated by commas."""
+    if over is not None:
+        found = [facts(compose([*overrides, each])) for each in _scales(over)]
+        print(json.dumps(found)) if as_json else _show_table(found)
+        return
+    only = facts(compose(overrides))
+    print(json.dumps(only)) if as_json else say("\n".join(_lines(only)) + "\n")
+
+
+def _scales(over: str) -> list[str]:
+    scales = [each.strip() for each in over.split(",") if each.strip()]
+    if not scales:
+        raise RequestError("names no topology", key="--over", value=over, instead="--over 2x2x1,4x4x4 or --over 4,64")
+    return [f"hardware.{'topology' if 'x' in each else 'chips'}={each}" for each in scales]
 
 
 def facts(config: Config) -> dict[str, Any]:
-    """Parameters, FLOPs, batch and state memory; sizes in bytes, `None` where a hardware file does not say."""
+    """Parameters, FLOPs, batch, memory, the bound on speed and what it costs; sizes in bytes, times in seconds.
+
+    `None` where a hardware file does not say what it takes.
+    """
     model, hardware, train = config.model, config.hardware, config.train
-    assert train.steps is not None and train.tokens is not None
+    assert train.steps is not None and train.tokens is not None and hardware.devices is not None
     exact = train_flops_per_token(model, config.data.seq_len)
     causal = train_flops_per_token(model, config.data.seq_len, window_exact=False)
     accumulation = hardware.accumulation(train.global_batch)
-    peak = None if hardware.peak_tflops is None else hardware.peak_tflops * 1e12 * hardware.devices
+    peak, hbm = (hardware.chip.of_device(name) for name in ("peak_tflops", "hbm_gib"))
+    rate = None if peak is None else peak * 1e12 * hardware.devices
+    per_update = exact * (train.tokens // train.steps)
     return {
         "run": run_name(config),
+        "hardware": hardware.name,
         "parameters": model.num_params,
         "parameters_without_input_table": model.num_params_without_input_table,
         "updates": train.steps,
         "tokens": train.tokens,
         "tokens_per_update": train.tokens // train.steps,
+        "topology": hardware.topology,
+        "chips": hardware.chips,
         "devices": hardware.devices,
+        "processes": hardware.processes,
         "mesh": {axis: getattr(hardware.mesh, axis) for axis in MESH_AXES},
         "accumulation": accumulation,
         "instances_per_device_and_micro_batch": train.global_batch // (hardware.batch_shards * accumulation),
         "train_flops_per_token": exact,
         "train_flops_per_token_full_causal": causal,
+        "train_flops_per_device_and_update": per_update / hardware.devices,
         "train_flops": exact * train.tokens,
         "state_bytes_per_device": state_bytes_per_device(config),
-        "hbm_bytes_per_device": None if hardware.hbm_gib is None else int(hardware.hbm_gib * 2**30),
-        "days_at_40_percent_mfu": None if peak is None else exact * train.tokens / (0.4 * peak) / 86400,
+        "hbm_bytes_per_device": None if hbm is None else int(hbm * 2**30),
+        "bound": _bound(config, None if rate is None else per_update / rate),
+        "at_40_percent_mfu": None if rate is None else _cost(config, per_update / rate / MFU),
+        "advice": [asdict(each) for each in advice(config)],
+    }
+
+
+def _bound(config: Config, ideal: float | None) -> dict[str, Any] | None:
+    """The roofline of an update, by part and in all; `ideal`: its seconds at the peak rate."""
+    found, rates = roofline.parts(config), roofline.rates(config.hardware)
+    bound = roofline.bound(found, rates)
+    if bound is None or ideal is None:
+        return None
+    parts = []
+    for part in found:
+        seconds, by = rates.seconds(part) or (0.0, "")
+        parts.append({**asdict(part), "seconds": seconds, "bound_by": by})
+    return {
+        "parts": parts,
+        "seconds_computing": bound.computing,
+        "seconds_sending": bound.sending,
+        "mfu": ideal / bound.overlapped,
+        "mfu_without_overlap": ideal / bound.in_turns,
+        **_cost(config, bound.overlapped),
+    }
+
+
+def _cost(config: Config, seconds_per_update: float) -> dict[str, float | None]:
+    """What the whole run takes at so many seconds an update."""
+    hardware, train = config.hardware, config.train
+    assert train.steps is not None and train.tokens is not None and hardware.devices and hardware.chips
+    hours = train.steps * seconds_per_update / 3600
+    price = hardware.chip.price_per_hour
+    return {
+        "seconds_per_update": seconds_per_update,
+        "tokens_per_second_and_device": train.tokens / train.steps / seconds_per_update / hardware.devices,
+        "days": hours / 24,
+        "chip_hours": hours * hardware.chips,
+        "cost": None if price is None else hours * hardware.chips * price,
     }
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
     hbm = found["hbm_bytes_per_device"]
     room = "memory of the device unknown" if hbm is None else f"of {hbm / 2**30:.1f} GiB"
-    days = found["days_at_40_percent_mfu"]
+    shape = f" as {found['topology']}" if found["topology"] else ""
     return [
         f"run             {found['run']}",
         f"parameters      {found['parameters']:,} "
         f"({found['parameters_without_input_table']:,} without the input table)",
         f"horizon         {found['updates']:,} updates of {found['tokens_per_update']:,} tokens: "
         f"{found['tokens']:,} tokens",
-        f"devices         {found['devices']} as " + " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items()),
+        f"hardware        {found['hardware']}: {found['chips']:,} chip{'s' * (found['chips'] > 1)}{shape}, "
+        f"{found['devices']:,} device{'s' * (found['devices'] > 1)}, {found['processes']:,} "
+        f"process{'es' * (found['processes'] > 1)}",
+        "mesh            " + " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items()),
         f"batch           {found['instances_per_device_and_micro_batch']} instances a device, "
         f"{found['accumulation']} micro-batches an update",
         f"FLOPs a token   {found['train_flops_per_token']:.4g} "
         f"(every layer counted as fully causal: {found['train_flops_per_token_full_causal']:.4g})",
-        f"FLOPs in all    {found['train_flops']:.4g}",
+        f"FLOPs in all    {found['train_flops']:.4g}; of a device "
+        f"{found['train_flops_per_device_and_update']:.4g} an update",
         f"state           {found['state_bytes_per_device'] / 2**30:.3g} GiB a device, {room} "
         "(activations and logits not counted)",
-        "time            peak of the device unknown"
-        if days is None
-        else f"time            {days:.3g} days at 40 % MFU",
+        *_bound_lines(found["bound"]),
+        *_time_lines(found),
+        *(f"advice          {each['finding']}\n                -> {_instead(each)}" for each in found["advice"]),
     ]
+
+
+def _bound_lines(bound: dict[str, Any] | None) -> list[str]:
+    if bound is None:
+        return ["speed           a rate of the device is unknown, so that there is no bound"]
+    lines = ["an update on one device takes at least:"]
+    for part in bound["parts"]:
+        work = [f"{part['flops'] / 1e12:,.1f} TFLOP"] if part["flops"] else []
+        work += [f"{part['moved'] / 1e9:,.1f} GB moved"] if part["moved"] else []
+        work += [f"{part['sent'] / 1e9:,.1f} GB sent"] if part["sent"] else []
+        work += [f"matrix unit {part['fill']:.0%} full"] if part["fill"] < 0.995 else []
+        lines.append(f"  {part['name']:<18} {part['seconds']:8.3f} s by {part['bound_by']:<10}  {', '.join(work)}")
+    return [
+        *lines,
+        f"  {'in all':<18} {bound['seconds_per_update']:8.3f} s with all sending behind the computing, "
+        f"{bound['seconds_computing'] + bound['seconds_sending']:.3f} s in turns",
+        f"speed at best   {bound['mfu']:.1%} MFU ({bound['mfu_without_overlap']:.1%} in turns), "
+        f"{bound['tokens_per_second_and_device']:,.0f} tokens/s a device",
+    ]
+
+
+def _time_lines(found: dict[str, Any]) -> list[str]:
+    lines = []
+    for title, cost in (("time at best", found["bound"]), ("at 40 % MFU", found["at_40_percent_mfu"])):
+        if cost is not None:
+            price = "" if cost["cost"] is None else f", cost {cost['cost']:,.0f}"
+            lines.append(f"{title:<15} {cost['days']:,.3g} days, {cost['chip_hours']:,.0f} chip-hours{price}")
+    return lines or ["time            peak of the device unknown"]
+
+
+def _instead(each: dict[str, Any]) -> str:
+    return each["instead"] + (" (another experiment)" if each["changes_the_run"] else "")
+
+
+def _show_table(found: Sequence[dict[str, Any]]) -> None:
+    """One line a topology."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("topology", "chips", "devices", "mesh", "batch", "state", "MFU at best", "days", "chip-hours", "cost"):
+        table.add_column(name, justify="left" if name in ("topology", "mesh") else "right", no_wrap=True)
+    for each in found:
+        bound = each["bound"] or dict.fromkeys(("mfu", "days", "chip_hours", "cost"))
+        shown = (("mfu", "{:.1%}"), ("days", "{:,.3g}"), ("chip_hours", "{:,.0f}"), ("cost", "{:,.0f}"))
+        table.add_row(
+            each["topology"] or "-",
+            f"{each['chips']:,}",
+            f"{each['devices']:,}",
+            "x".join(str(size) for size in each["mesh"].values()),
+            f"{each['instances_per_device_and_micro_batch']} x {each['accumulation']}",
+            f"{each['state_bytes_per_device'] / 2**30:.3g} GiB",
+            *("-" if bound[name] is None else form.format(bound[name]) for name, form in shown),
+        )
+    console = Console(highlight=False)
+    needed = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    Console(highlight=False, width=needed).print(table)

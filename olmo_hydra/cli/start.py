@@ -63,7 +63,8 @@ def recorded(start: Start, progress: Progress, clock: Clock, stack: ExitStack) -
     record = Record(run_dir)
     record.rewind(done or None, start.rows)
     clock.step = done
-    times = TimeSheet(record, run_dir.rows("time"), config.hardware.devices, clock.reading)
+    assert config.hardware.chips is not None
+    times = TimeSheet(record, run_dir.rows("time"), config.hardware.chips, clock.reading)
     stack.callback(times.close)
     row = provenance.collect(config, start.overrides, done, start.data, start.devices)
     provenance.append_start(run_dir, row)

@@ -83,6 +83,7 @@ def _run(config: Config, stop: StopRequest) -> None:
             say(f"finished already: {run_dir.path} (run.tag=NAME starts another run of the same config)\n")
     else:
         count = config.hardware.processes
+        assert count is not None
         if count > 1 and from_environment() is None and config.hardware.platform is Platform.cpu:
             start_others(count, lambda index, address: Place(index, count, address).variables(), have_met)
         from olmo_hydra.cli.session import train

@@ -1,11 +1,12 @@
 """Schema of the `hardware` group: what a run is computed on. Never part of a run's identity."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from omegaconf import MISSING
 
+from olmo_hydra.config import topology
 from olmo_hydra.config.errors import RequestError, require
 from olmo_hydra.config.store import schema
 
@@ -63,6 +64,38 @@ class MeshConfig:
     tensor: int = MISSING
 
 
+@dataclass
+class ChipConfig:
+    """One chip, in its vendor's numbers; null where there is none to cite. `conf/hardware/*.yaml` gives the source.
+
+    What is per device, as JAX counts them, is a chip's share: a chip may show as two.
+    """
+
+    devices: int = MISSING
+    per_host: int | None = None
+    peak_tflops: float | None = None
+    hbm_gib: float | None = None
+    hbm_gbps: float | None = None
+    link_gbps: float | None = None
+    network_gbps: float | None = None
+    torus: int = MISSING
+    matrix_unit: int | None = None
+    price_per_hour: float | None = None
+
+    def check(self) -> None:
+        for each in fields(self):
+            value, key = getattr(self, each.name), f"hardware.chip.{each.name}"
+            if each.name == "torus":
+                require(value in (0, 2, 3), "must be 2 or 3, or 0 where chips are switched", key=key, value=value)
+            else:
+                require(value is None or value > 0, "must be positive, or null", key=key, value=value)
+
+    def of_device(self, name: str) -> float | None:
+        """The part of a number that one device has."""
+        value: float | None = getattr(self, name)
+        return None if value is None else value / self.devices
+
+
 @schema("hardware")
 @dataclass
 class HardwareConfig:
@@ -71,11 +104,12 @@ class HardwareConfig:
     name: str = MISSING
     platform: Platform = MISSING
     device_kind: str | None = None
-    devices: int = MISSING
-    processes: int = MISSING
+    topology: str | None = None
+    chips: int | None = None
+    devices: int | None = None
+    processes: int | None = None
     process_timeout: float = MISSING
-    peak_tflops: float | None = None
-    hbm_gib: float | None = None
+    chip: ChipConfig = field(default_factory=ChipConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
     micro_batch: int | None = None
     attention: AttentionKernel = MISSING
@@ -87,10 +121,11 @@ class HardwareConfig:
     loader_workers: int = MISSING
 
     def derive(self) -> None:
-        """Fills the mesh axis that is -1."""
+        """Fills chips, topology, devices and processes, and the mesh axis that is -1."""
+        self._count()
+        assert self.devices is not None
         axes = {name: getattr(self.mesh, name) for name in MESH_AXES}
         free = [name for name, size in axes.items() if size == -1]
-        require(self.devices >= 1, "must be at least 1", key="hardware.devices", value=self.devices)
         for name, size in axes.items():
             require(size == -1 or size >= 1, "must be positive, or -1", key=f"hardware.mesh.{name}", value=size)
         if len(free) > 1:
@@ -113,10 +148,8 @@ class HardwareConfig:
             setattr(self.mesh, free[0], self.devices // taken)
 
     def check(self, global_batch: int) -> None:
-        for name in ("peak_tflops", "hbm_gib"):
-            value = getattr(self, name)
-            require(value is None or value > 0, "must be positive, or null", key=f"hardware.{name}", value=value)
         mesh, shards = self.mesh, self.batch_shards
+        assert self.devices is not None and self.processes is not None
         require(
             shards * mesh.tensor == self.devices,
             f"is not what a mesh of data={mesh.data} x fsdp={mesh.fsdp} x tensor={mesh.tensor} has",
@@ -124,7 +157,6 @@ class HardwareConfig:
             value=self.devices,
             instead=f"hardware.devices={shards * mesh.tensor}, or -1 for one axis of hardware.mesh",
         )
-        require(self.processes >= 1, "must be at least 1", key="hardware.processes", value=self.processes)
         require(
             self.devices % self.processes == 0,
             f"cannot have equal parts of hardware.devices={self.devices}",
@@ -179,6 +211,33 @@ class HardwareConfig:
             value=block,
             instead=f"hardware.attention_block={max(LANES, (block or 0) // LANES * LANES)}",
         )
+
+    def _count(self) -> None:
+        """Chips, devices and processes, from topology, chips or devices; of one host where none of them is given."""
+        self.chip.check()
+        for name in ("chips", "devices", "processes"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, "must be at least 1", key=f"hardware.{name}", value=value)
+        said: dict[str, int] = {}
+        if self.topology is not None:
+            said["topology"] = math.prod(topology.parse(self.topology, self.chip.torus, self.name))
+        if self.chips is not None:
+            said["chips"] = self.chips
+        if self.devices is not None:
+            said["devices"] = -(-self.devices // self.chip.devices)  # half a chip is paid for whole
+        first, *others = said or ["chips"]
+        for other in others:
+            require(
+                said[other] == said[first],
+                f"is not the {said[first]} chips of hardware.{first}={getattr(self, first)}",
+                key=f"hardware.{other}",
+                value=getattr(self, other),
+                instead=f"hardware.{other}=null, or hardware.{first}=null",
+            )
+        self.chips = said.get(first, self.chip.per_host or 1)
+        self.devices = self.devices or self.chips * self.chip.devices
+        self.topology = self.topology or topology.usual(self.chips, self.chip.torus)
+        self.processes = self.processes or -(-self.chips // (self.chip.per_host or self.chips))
 
     @property
     def batch_shards(self) -> int:

@@ -16,6 +16,7 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
     Raises:
       RequestError: The platform, the kind of device or their number is not what the config wants.
     """
+    assert cfg.devices is not None
     configure(cfg)
     try:
         devices = jax.devices(cfg.platform.value)
@@ -47,6 +48,7 @@ def configure(cfg: HardwareConfig) -> None:
     """Has JAX simulate this process's part of CPU devices. Before processes meet: JAX looks for its back ends then."""
     if cfg.platform is not Platform.cpu:
         return
+    assert cfg.devices is not None and cfg.processes is not None
     count = cfg.devices // cfg.processes
     jax.config.update("jax_platforms", "cpu")
     try:

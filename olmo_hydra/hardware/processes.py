@@ -87,6 +87,7 @@ def join(cfg: HardwareConfig) -> Processes:
     Raises:
       RequestError: Other than `hardware.processes` were started, or some do not come.
     """
+    assert cfg.processes is not None
     place = from_environment()
     started = 1 if place is None else place.count
     if cfg.processes == started == 1:

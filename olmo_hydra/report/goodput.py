@@ -67,7 +67,7 @@ def _table(account: Account) -> Table:
     note = (
         "Startup and ending are the process before its loop (imports, data, the first state) and after it (W&B, the "
         "report). Restarting is all that the later starts spent before their first update; redone is what they then "
-        "did a second time. Chip-hours are hours times devices."
+        "did a second time. Chip-hours are hours times chips."
     )
     return Table(["", "time", "share", "chip-hours"], rows, total=True, note=note)
 

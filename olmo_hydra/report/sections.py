@@ -157,7 +157,7 @@ def speed(run: Evidence) -> Section | None:
         utilisation = thin(curve("MFU", percent, "mfu"))
         blocks.append(Chart("mfu", "Model FLOPs utilisation", STEP, "% of peak", [utilisation], from_zero=True))
     else:
-        blocks.append(Prose(f"MFU: peak unknown (hardware={run.config['hardware']['name']} names no peak_tflops)."))
+        blocks.append(Prose(f"MFU: peak unknown (hardware={run.config['hardware']['name']} names no peak)."))
     return Section("speed", "How fast it ran", blocks)
 
 

@@ -27,7 +27,7 @@ class Account:
 
     Attributes:
       milliseconds: Of wall time, by use.
-      chip_milliseconds: The same times the devices of the start.
+      chip_milliseconds: The same times the chips of the start.
       down: Milliseconds between the last row of a start and the begin of the next. Nobody pays for chips then, so they
         are no part of the rest.
       starts: How many there were.
@@ -53,7 +53,7 @@ class Account:
         return self.milliseconds[use] / self.total if self.total else 0.0
 
     def chip_hours(self, use: Use) -> float:
-        """Hours times devices."""
+        """Hours times chips."""
         return self.chip_milliseconds[use] / 3.6e6
 
 
@@ -81,7 +81,7 @@ def account(rows: Sequence[Row]) -> Account | None:
         resumed_at = min((later.first_step for later in starts[index + 1 :]), default=math.inf)
         for use, spent in start.uses(resumed_at, is_first=index == 0).items():
             milliseconds[use] += spent
-            chips[use] += spent * start.devices
+            chips[use] += spent * start.chips
     down = sum(max(0, later.began - earlier.ended) for earlier, later in pairwise(starts))
     return Account(milliseconds, chips, down, len(starts))
 
@@ -90,7 +90,7 @@ class _Start:
     """One start: its readings, which never go back."""
 
     def __init__(self, rows: list[Row]):
-        self.devices = int(rows[0]["devices"])
+        self.chips = int(rows[0]["chips"])
         self.readings: list[tuple[float, dict[str, int]]] = []  # step, milliseconds by key
         reading = dict.fromkeys(KEYS, 0)
         for row in rows:
@@ -130,13 +130,13 @@ class TimeSheet:
     Args:
       record: Of the run directory, already rewound.
       earlier: The rows of time that are there.
-      devices: That this start computes on.
+      chips: That this start computes on.
       reading: The `step` that is done, and by key the seconds that this start has taken until now.
     """
 
-    def __init__(self, record: Record, earlier: Sequence[Row], devices: int, reading: Callable[[], Row]):
+    def __init__(self, record: Record, earlier: Sequence[Row], chips: int, reading: Callable[[], Row]):
         self._record = record
-        self._start = {"start": 1 + int(earlier[-1]["start"]) if earlier else 1, "devices": devices}
+        self._start = {"start": 1 + int(earlier[-1]["start"]) if earlier else 1, "chips": chips}
         self._reading = reading
         first = self._row()
         before = account([*earlier, {**first, **dict.fromkeys(KEYS, 0)}])

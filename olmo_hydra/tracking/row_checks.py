@@ -10,7 +10,7 @@ Checks = Mapping[str, Callable[[Any], bool]]
 LOOP = ("updates", "data", "eval", "save")
 BEFORE = ("import", "open", "restore")
 KEYS = (*BEFORE, "compile", *LOOP, "ending")  # of a row of time, in seconds since its start began
-MOST = 1e12  # seconds, steps or devices: more is damage
+MOST = 1e12  # seconds, steps or chips: more is damage
 
 
 def what_is_wrong(kind: str, row: Row) -> str | None:
@@ -113,7 +113,7 @@ def _is_amount(value: Any) -> bool:
     return type(value) in (int, float) and 0 <= value <= MOST
 
 
-_TIME: Checks = {"time": _is_time, **dict.fromkeys(("start", "devices", "step", *KEYS), _is_amount)}
+_TIME: Checks = {"time": _is_time, **dict.fromkeys(("start", "chips", "step", *KEYS), _is_amount)}
 _ORIGIN: Checks = {"from": _is_text, "load": _is_text, "differs": _are_texts}
 _EVENT_WHERE_THERE: Checks = {
     "step": _is_count,

@@ -54,7 +54,8 @@ class Log:
         if steps:
             rate = steps * per_step / seconds
             hardware = config.hardware
-            use = mfu(config.model, config.data.seq_len, rate, hardware.devices, hardware.peak_tflops)
+            assert hardware.devices is not None
+            use = mfu(config.model, config.data.seq_len, rate, hardware.devices, hardware.chip.of_device("peak_tflops"))
             self._parts.tracker.throughput(
                 {"step": step, "seconds": seconds / steps, "tokens_per_second": rate, "mfu": use}
             )

@@ -41,7 +41,7 @@ def test_preflight_of_olmo3_7b(capsys) -> None:
     assert per_token * 4 * 8192 / 1e12 == pytest.approx(1565.10, abs=0.01)
     assert (found["train_flops_per_token"] - padding) * 4 * 8192 / 1e12 == pytest.approx(1525.5, abs=0.05)
     assert found["train_flops"] == found["train_flops_per_token"] * found["tokens"]
-    assert found["days_at_40_percent_mfu"] is None and found["hbm_bytes_per_device"] is None
+    assert found["at_40_percent_mfu"] is found["bound"] is None and found["hbm_bytes_per_device"] is None
     assert found["state_bytes_per_device"] == 12 * found["parameters"]
 
 
@@ -50,7 +50,15 @@ def test_preflight_where_the_hardware_is_not(capsys) -> None:
     found = answered(capsys, "preflight", "model=olmo3_7b", "hardware=ironwood", "train.global_batch=16")
     assert found["devices"] == 8 and found["mesh"] == {"data": 1, "fsdp": 8, "tensor": 1}
     assert found["accumulation"] * found["instances_per_device_and_micro_batch"] * 8 == 16
-    assert found["days_at_40_percent_mfu"] == pytest.approx(found["train_flops"] / (0.4 * 4 * 2307e12) / 86400)
+    days = found["train_flops"] / (0.4 * 4 * 2307e12) / 86400
+    assert found["at_40_percent_mfu"]["days"] == pytest.approx(days)
+    assert found["at_40_percent_mfu"]["chip_hours"] == pytest.approx(days * 24 * 4)
+    assert found["at_40_percent_mfu"]["cost"] is None
+    at_best = found["bound"]
+    assert at_best["mfu"] == pytest.approx(0.4 * days / at_best["days"])
+    assert sum(part["seconds"] for part in at_best["parts"]) == pytest.approx(
+        at_best["seconds_computing"] + at_best["seconds_sending"]
+    )
     assert found["hbm_bytes_per_device"] == 96 * 2**30
     norms = 32 * 4 * 4096 + 4096  # whole on every device
     assert found["state_bytes_per_device"] == 12 * (found["parameters"] - norms) // 8 + 12 * norms
@@ -63,6 +71,36 @@ def test_preflight_for_people(capsys) -> None:
         "7,298,617,344" in out and "peak of the device unknown" in out and "(activations and logits not counted)" in out
     )
     assert len(out.splitlines()) < 15
+
+
+def test_preflight_of_a_recipe_on_its_hardware_for_people(capsys) -> None:
+    """Four instances of 8192 tokens a device are 1525.5 TFLOP; here with the padded rows of the head."""
+    typed = ("model=olmo3_7b", "hardware=ironwood", "hardware.topology=4x4x4", "data.seq_len=8192")
+    assert main(["preflight", *typed, "train.global_batch=512", "hardware.chip.price_per_hour=2"]) == 0
+    out = capsys.readouterr().out
+    for text in (
+        "64 chips as 4x4x4, 128 devices, 16 processes",
+        "of a device 1.526e+15 an update",
+        "matrix unit 50% full",
+        "-> model.head_dim=256",
+        "(another experiment)",
+        "chip-hours, cost ",
+    ):
+        assert text in out, out
+    assert max(map(len, out.splitlines())) < 160
+
+
+def test_preflight_over_topologies(capsys) -> None:
+    typed = ("model=olmo3_7b", "hardware=ironwood", "data.seq_len=8192", "train.global_batch=512")
+    assert main(["preflight", *typed, "--over", "2x2x1,64"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["topology", "chips", "devices"] and [line.split()[:2] for line in lines] == [
+        ["2x2x1", "4"],
+        ["4x4x4", "64"],
+    ]
+    found = answered(capsys, "preflight", *typed, "--over", "2x2x1,64")
+    assert [each["devices"] for each in found] == [8, 128] and len({each["run"] for each in found}) == 1
+    assert found[0]["bound"]["chip_hours"] == pytest.approx(found[1]["bound"]["chip_hours"], rel=0.02)
 
 
 def test_preflight_imports_no_jax() -> None:
@@ -177,6 +215,8 @@ WRONG = [
     ("preflight head_dim", ["head_dim", "key=value"]),
     ("preflight model.head_dim=96", ["model.head_dim=96", "command line"]),
     ("preflight model.head_dim=32,64", ["model.head_dim=32,64", "sweep"]),
+    ("preflight --over ,", ["--over", "names no topology", "2x2x1,4x4x4"]),
+    ("preflight hardware=ironwood --over 2x2", ["hardware.topology=2x2:", "3 dimensions"]),
     ("data prepare +data=python_text", ["data", "+ is for new keys"]),
     ("data inspect data=text_files data.domains.text.path=/no/such", ["data.domains.text.path", "/no/such"]),
     ("data prepare run.root=/dev/null/runs", ["run.root", "/dev/null/runs"]),

@@ -105,7 +105,7 @@ WRONG = [
     ("optim=adam", ["optim=adam", "optim=adamw"]),
     ("optim=adamw optim.window=3", ["optim.window", "one of the keys of optim"]),
     ("optim.clip_norm=???", ["optim.clip_norm=???", "no value"]),
-    ("hardware.peak_tflops=0", ["hardware.peak_tflops=0", "positive"]),
+    ("hardware.chip.peak_tflops=0", ["hardware.chip.peak_tflops=0", "positive"]),
     ("data.seq_len=0 train.tokens=100 train.steps=null", ["data.seq_len=0", "at least 2"]),
     ("train.steps=99999999999", ["train.steps=99999999999", "2^31"]),
     ("tracking.tags=x", ["tracking.tags", "is a list", "tracking.tags=[VALUE,VALUE]"]),

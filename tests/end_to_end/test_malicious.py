@@ -128,7 +128,7 @@ def test_rows_that_no_run_writes(hostile: RunDir, capsys, line: bytes) -> None:
         ("events", {"time": "2026-01-05T10:00:00+00:00", "event": "skipped", "step": 60}),
         ("events", {"time": "2026-01-05T10:00:00+00:00", "event": "finished", "step": 60}),
         ("time", {"step": 60}),
-        ("time", {"time": "2026-01-05T10:00:00+00:00", "start": 3, "devices": 1, "step": 60}),
+        ("time", {"time": "2026-01-05T10:00:00+00:00", "start": 3, "chips": 1, "step": 60}),
         ("events", {"event": "paused", "step": "x"}),
         ("events", {"event": "data_changed", "step": 1, "differences": 5}),
     ],

@@ -113,7 +113,7 @@ def finished_run(path: Path, mfu: float | None = None) -> RunDir:
     record.evaluation({"step": 400, "suite": "samples", "samples": samples})
     record.event("finished", step=400)
     for number, (first, last) in enumerate(((0, 230), (230, 400)), 1):
-        begun = {"time": f"2026-01-05T09:{15 * number}:00.000+00:00", "start": number, "devices": number}
+        begun = {"time": f"2026-01-05T09:{15 * number}:00.000+00:00", "start": number, "chips": number}
         record.time({**begun, "step": first, **dict.fromkeys(KEYS, 1.0)})
         record.time({**begun, "step": last, **dict.fromkeys(KEYS, 1.0), "updates": float(last - first)})
     dated = [

@@ -18,10 +18,10 @@ from olmo_hydra.tracking.run_dir import RunDir
 MIDNIGHT = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def row(start: int, at: float, step: int, devices: int = 1, **seconds: float) -> dict:
+def row(start: int, at: float, step: int, chips: int = 1, **seconds: float) -> dict:
     """A row of start `start`, written `at` seconds past midnight; what is not named took no time."""
     moment = (MIDNIGHT + timedelta(seconds=at)).isoformat(timespec="milliseconds")
-    return {"time": moment, "start": start, "devices": devices, "step": step, **dict.fromkeys(KEYS, 0.0), **seconds}
+    return {"time": moment, "start": start, "chips": chips, "step": step, **dict.fromkeys(KEYS, 0.0), **seconds}
 
 
 BEFORE = {"import": 3.0, "open": 1.0}
@@ -50,7 +50,7 @@ KILLED_TWICE = [
     row(1, 10, 0, 8, **BEFORE, compile=6),
     row(1, 50, 40, 8, **BEFORE, compile=6, data=4, updates=36),  # checkpoint 40
     row(1, 65, 52, 8, **BEFORE, compile=6, data=5, updates=48, save=2),  # the last before the kill
-    # Four minutes later, on half of the devices, from checkpoint 40: 12 s of updates, 1 of data, 2 of saving redone.
+    # Four minutes later, on half of the chips, from checkpoint 40: 12 s of updates, 1 of data, 2 of saving redone.
     row(2, 305, 40, 4, **BEFORE, restore=1),
     row(2, 405, 80, 4, **BEFORE, restore=1, compile=7, data=9, updates=84),  # checkpoint 80
     row(2, 415, 84, 4, **BEFORE, restore=1, compile=7, data=10, updates=93),
@@ -60,7 +60,7 @@ KILLED_TWICE = [
 ]
 
 
-def test_killed_twice_with_redone_updates_and_other_devices_in_between() -> None:
+def test_killed_twice_with_redone_updates_and_other_chips_in_between() -> None:
     found = account(KILLED_TWICE)
     assert found is not None
     assert seconds(found) == {
@@ -129,10 +129,10 @@ def starts(draw: st.DrawFn) -> list[dict]:
     rows, reached = [], 0
     for number in range(1, draw(st.integers(1, 5)) + 1):
         step = draw(st.integers(0, reached))
-        devices, total = draw(st.integers(1, 4096)), dict.fromkeys(KEYS, 0.0)
+        chips, total = draw(st.integers(1, 4096)), dict.fromkeys(KEYS, 0.0)
         for _ in range(draw(st.integers(1, 6))):
             total = {key: value + draw(spans) for key, value in total.items()}
-            rows.append(row(number, draw(spans), step, devices, **total))
+            rows.append(row(number, draw(spans), step, chips, **total))
             step += draw(st.integers(0, 50))
         reached = max(reached, step)
     return rows
@@ -145,7 +145,7 @@ def test_the_parts_are_the_whole(rows: list[dict]) -> None:
     last = {one["start"]: one for one in rows}
     whole = {number: sum(round(1000 * one[key]) for key in KEYS) for number, one in last.items()}
     assert found.total == sum(whole.values())
-    assert sum(found.chip_milliseconds.values()) == sum(whole[n] * one["devices"] for n, one in last.items())
+    assert sum(found.chip_milliseconds.values()) == sum(whole[n] * one["chips"] for n, one in last.items())
     assert min(*found.milliseconds.values(), *found.chip_milliseconds.values(), found.down) >= 0
     if found.total:
         assert sum(Fraction(value, found.total) for value in found.milliseconds.values()) == 1
@@ -165,7 +165,7 @@ def test_a_sheet_goes_on_where_the_starts_before_it_ended(tmp_path: Path) -> Non
     reading |= {"ending": 10.0}
     sheet.close()
     rows = run_dir.rows("time")[4:]
-    assert [(one["start"], one["devices"], one["step"], one["updates"], one["ending"]) for one in rows] == [
+    assert [(one["start"], one["chips"], one["step"], one["updates"], one["ending"]) for one in rows] == [
         *((2, 4, 40, 0, 0), (2, 4, 50, 31, 0), (2, 4, 50, 31, 10)),
     ]
     found = of_run(run_dir)

@@ -33,7 +33,7 @@ EVENTS = {
 def refused(run_dir: RunDir, kind: str, row: dict) -> str | None:
     """What is said of a row that comes second in its file; None where it is read."""
     path = run_dir.path / f"{kind}.jsonl"
-    right = {"time": TIME, "start": 1, "devices": 8, "step": 0, "event": "started", **dict.fromkeys(KEYS, 0.0)}
+    right = {"time": TIME, "start": 1, "chips": 8, "step": 0, "event": "started", **dict.fromkeys(KEYS, 0.0)}
     path.write_text(f"{json.dumps(right)}\n{json.dumps(row)}\n{json.dumps(right)}\n")
     try:
         assert run_dir.rows(kind)[1] == row
@@ -77,7 +77,7 @@ def test_an_event_with_a_value_that_no_run_writes_is_refused(tmp_path, event: st
 
 
 def test_a_damaged_row_of_time_says_that_the_file_may_go(tmp_path) -> None:
-    row = {"time": TIME, "start": 1, "devices": 8, "step": 0, **dict.fromkeys(KEYS, 0.0)}
+    row = {"time": TIME, "start": 1, "chips": 8, "step": 0, **dict.fromkeys(KEYS, 0.0)}
     assert refused(RunDir(tmp_path), "time", row) is None
     for key in row:
         said = refused(RunDir(tmp_path), "time", {name: value for name, value in row.items() if name != key})
@@ -86,6 +86,6 @@ def test_a_damaged_row_of_time_says_that_the_file_may_go(tmp_path) -> None:
         *({"step": step} for step in ("40", -1, None)),
         *({"updates": seconds} for seconds in (1e300, True, "1")),
         *({"time": time} for time in (5, "yesterday", None)),
-        *({"devices": [8]}, {"start": None}),
+        *({"chips": [8]}, {"start": None}),
     ):
         assert f"as {next(iter(wrong))} that no run" in str(refused(RunDir(tmp_path), "time", row | wrong))

@@ -20,7 +20,7 @@ def test_rows_events_times_and_what_was_sent_tell_it(run_dir):
     assert reached(run_dir) == 3
     record.event("checkpoint", step=4)
     assert reached(run_dir) == 4
-    record.time({"time": "2026-01-01T00:00:00+00:00", "start": 1, "devices": 1, "step": 5, **dict.fromkeys(KEYS, 0.0)})
+    record.time({"time": "2026-01-01T00:00:00+00:00", "start": 1, "chips": 1, "step": 5, **dict.fromkeys(KEYS, 0.0)})
     assert reached(run_dir) == 5
     run_dir.wandb.mkdir()
     keep_reached(run_dir, 6)

@@ -1,0 +1,229 @@
+"""How fast an update can be at best: what each part of it computes and moves, against what a device can do.
+
+The roofline model (Williams et al. 2009, doi 10.1145/1498765.1498785): a part takes as long as the slower of its
+arithmetic at the peak rate and its traffic at the bandwidth of memory or links. No run is faster; kernels, latency and
+waiting make real ones slower.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from olmo_hydra.config.hardware import LANES, AttentionKernel, HardwareConfig, Remat
+from olmo_hydra.config.model import Attention, ModelConfig
+from olmo_hydra.config.root import Config
+from olmo_hydra.hardware.flops import Matmul, matmuls
+from olmo_hydra.hardware.memory import params_per_device
+
+# FLOPs of the backward pass of attention as a multiple of the forward pass's: `xla` keeps the probabilities, the others
+# compute them again, splash twice (its kernels of dq and of dk and dv are two).
+BACKWARD = {AttentionKernel.xla: 2.0, AttentionKernel.cudnn: 2.5, AttentionKernel.splash: 3.5}
+SPLASH_BLOCK = 512  # where `hardware.attention_block` is null
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one device does of an update for one part.
+
+    Attributes:
+      name: What it is.
+      flops: Arithmetic that is executed: also what is recomputed, and what a kernel's blocks compute in vain.
+      moved: Bytes from and to its memory, at the least.
+      sent: Bytes to other devices; as many come.
+      fill: Share of the matrix unit that the shapes fill; 1 where its width is unknown.
+    """
+
+    name: str
+    flops: float = 0.0
+    moved: float = 0.0
+    sent: float = 0.0
+    fill: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device can do at most, in FLOP/s and bytes/s; None where the hardware file does not say."""
+
+    flops: float | None
+    memory: float | None
+    links: float | None
+
+    def seconds(self, part: Part) -> tuple[float, str] | None:
+        """Time of a part and what bounds it: `arithmetic`, `memory` or `links`. None: the bound is unknown."""
+        wanted = {
+            "arithmetic": (part.flops / part.fill, self.flops),
+            "memory": (part.moved, self.memory),
+            "links": (part.sent, self.links),
+        }
+        times = {name: amount / rate for name, (amount, rate) in wanted.items() if amount and rate}
+        if not times or any(amount and not rate for amount, rate in wanted.values()):
+            return None
+        bound = max(times, key=lambda name: times[name])
+        return times[bound], bound
+
+
+def rates(cfg: HardwareConfig) -> Rates:
+    """Of one device. Where chips are switched and the mesh spans hosts, what enters a host comes by all its networks,
+    as far as these are the slower way."""
+    chip = cfg.chip
+    peak, memory = chip.of_device("peak_tflops"), chip.of_device("hbm_gbps")
+    both_ways, network = chip.of_device("link_gbps"), chip.of_device("network_gbps")
+    link = None if both_ways is None else both_ways / 2
+    assert cfg.chips is not None
+    if not chip.torus and chip.per_host and cfg.chips > chip.per_host:
+        link = None if link is None or network is None else min(link, network * chip.per_host)
+    in_units = lambda value, unit: None if value is None else value * unit  # noqa: E731
+    return Rates(in_units(peak, 1e12), in_units(memory, 1e9), in_units(link, 1e9))
+
+
+def parts(config: Config) -> list[Part]:
+    """An update of the run on one device, in parts."""
+    model, hardware = config.model, config.hardware
+    tokens = config.train.global_batch * config.data.seq_len // hardware.batch_shards
+    passes = 4 if hardware.remat is Remat.full else 3  # over the layers: forward, again, and two products backward
+    return [
+        *_products(config, tokens, passes),
+        _attention(config, tokens),
+        _elementwise(model, hardware, tokens, passes),
+        Part("loss", moved=3 * 4 * tokens * model.padded_vocab / hardware.mesh.tensor),
+        _optimizer(config),
+        *_collectives(config, tokens),
+    ]
+
+
+def _products(config: Config, tokens: int, passes: int) -> list[Part]:
+    """Products with weights: of activations and weights in the compute dtype, the head's results in fp32."""
+    model, hardware = config.model, config.hardware
+    size, micro_batches = model.compute_dtype.size, hardware.accumulation(config.train.global_batch)
+    flops: dict[str, float] = defaultdict(float)
+    filled: dict[str, float] = defaultdict(float)
+    moved: dict[str, float] = defaultdict(float)
+    for one in matmuls(model):
+        inputs, outputs = _divided(one, hardware.mesh.tensor)
+        times = one.count * (3 if one.part == "head" else passes)
+        work = times * 2.0 * tokens * inputs * outputs
+        flops[one.part] += work
+        filled[one.part] += work / (_fill(inputs, hardware) * _fill(outputs, hardware))
+        out = 4 if one.part == "head" else size
+        moved[one.part] += times * (tokens * (inputs * size + outputs * out) + micro_batches * inputs * outputs * size)
+    return [Part(name, flops[name], moved[name], fill=flops[name] / filled[name]) for name in flops]
+
+
+def _divided(one: Matmul, tensor: int) -> tuple[int, int]:
+    return (one.inputs // tensor, one.outputs) if one.is_second else (one.inputs, one.outputs // tensor)
+
+
+def _fill(width: int, hardware: HardwareConfig) -> float:
+    """Share of the matrix unit's columns that a dimension of this size fills."""
+    unit = hardware.chip.matrix_unit
+    return 1.0 if unit is None else width / (-(-width // unit) * unit)
+
+
+def _attention(config: Config, tokens: int) -> Part:
+    model, hardware, seq_len = config.model, config.hardware, config.data.seq_len
+    assert model.n_heads is not None and model.n_kv_heads is not None
+    heads, kv_heads = model.n_heads / hardware.mesh.tensor, model.n_kv_heads / hardware.mesh.tensor
+    pairs = sum(computed_pairs(hardware, seq_len, _window(model, kind)) for kind in model.window_pattern)
+    layers_of_a_kind = model.n_layers / len(model.window_pattern)
+    forward = 4 * heads * model.head_dim * pairs * layers_of_a_kind * tokens / seq_len
+    again = 1 if hardware.remat is Remat.full else 0
+    flops = forward * (1 + again + BACKWARD[hardware.attention])
+    # Forward reads q, k, v and writes the result; backward reads these and its gradient, and writes three gradients.
+    q, kv = heads * model.head_dim, kv_heads * model.head_dim
+    each = (2 * q + 2 * kv) * (1 + again) + (4 * q + 4 * kv)
+    moved = model.n_layers * tokens * each * model.compute_dtype.size
+    return Part("attention", flops, moved, fill=_fill(model.head_dim, hardware))
+
+
+def _window(model: ModelConfig, kind: Attention) -> int | None:
+    return model.window if kind is Attention.sliding else None
+
+
+def computed_pairs(hardware: HardwareConfig, seq_len: int, window: int | None) -> int:
+    """Pairs of a query and a key for which attention computes a logit, in one sequence.
+
+    Splash computes whole blocks, of which some pairs are masked; others are counted as if they computed none of these.
+    """
+    window = min(window or seq_len, seq_len)
+    if hardware.attention is not AttentionKernel.splash:
+        return window * (window + 1) // 2 + (seq_len - window) * window
+    length = -(-seq_len // LANES) * LANES
+    most = min(hardware.attention_block or SPLASH_BLOCK, length)
+    block = next(size for size in range(most, 0, -LANES) if length % size == 0)
+    rows = range(length // block)
+    touched = sum(key <= query and (query - key - 1) * block + 1 < window for query in rows for key in rows)
+    return touched * block**2
+
+
+def _elementwise(model: ModelConfig, hardware: HardwareConfig, tokens: int, passes: int) -> Part:
+    """Norms, rotations, residuals and the gate, each fused as far as it can be: read once, written once."""
+    assert model.n_heads is not None and model.n_kv_heads is not None
+    heads = (model.n_heads + model.n_kv_heads) * model.head_dim
+    forward = 2 * 3 * model.d_model + (2 * heads + 3 * model.d_ff) / hardware.mesh.tensor
+    return Part("norms, gate", moved=passes * model.n_layers * tokens * forward * model.compute_dtype.size)
+
+
+def _optimizer(config: Config) -> Part:
+    """Reads the gradient, and reads and writes parameters and moments; adds up gradients of micro-batches before."""
+    model = config.model
+    held = params_per_device(config)
+    micro_batches = config.hardware.accumulation(config.train.global_batch)
+    added = 3 * 4 * micro_batches if micro_batches > 1 else 0
+    return Part(
+        "optimizer", moved=held * (4 + 2 * (model.param_dtype.size + config.optim.state_bytes_per_param) + added)
+    )
+
+
+def _collectives(config: Config, tokens: int) -> list[Part]:
+    """What a device sends by ring algorithms: n - 1 parts of n to gather or to scatter, twice that to sum."""
+    model, mesh, size = config.model, config.hardware.mesh, config.model.compute_dtype.size
+    micro_batches = config.hardware.accumulation(config.train.global_batch)
+    matrices = (model.num_params - model.num_norm_params) / mesh.tensor
+    found = []
+    if mesh.fsdp > 1:
+        share = (mesh.fsdp - 1) / mesh.fsdp
+        gathered = 2 * micro_batches * matrices * size * share  # for the forward and for the backward pass
+        found.append(Part("gather weights", sent=gathered))
+        found.append(Part("scatter gradients", sent=micro_batches * matrices * size * share))
+    if mesh.data > 1:
+        summed = matrices / mesh.fsdp * 4
+        found.append(Part("sum gradients", sent=2 * summed * (mesh.data - 1) / mesh.data))
+    if mesh.tensor > 1:
+        sums = (6 if config.hardware.remat is Remat.full else 4) * model.n_layers
+        found.append(
+            Part("sum activations", sent=2 * sums * tokens * model.d_model * size * (mesh.tensor - 1) / mesh.tensor)
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Seconds of an update on one device, at best.
+
+    Attributes:
+      computing: Of all parts that compute, one after the other.
+      sending: Of all collectives.
+    """
+
+    computing: float
+    sending: float
+
+    @property
+    def overlapped(self) -> float:
+        """With collectives wholly behind the computation."""
+        return max(self.computing, self.sending)
+
+    @property
+    def in_turns(self) -> float:
+        """With none of them behind it."""
+        return self.computing + self.sending
+
+
+def bound(found: list[Part], rates: Rates) -> Bound | None:
+    """Of an update of these parts; None where the hardware file lacks a rate."""
+    taken = {part.name: rates.seconds(part) for part in found}
+    if any(one is None for one in taken.values()):
+        return None
+    sending = math.fsum(one[0] for one in taken.values() if one and one[1] == "links")
+    computing = math.fsum(one[0] for one in taken.values() if one and one[1] != "links")
+    return Bound(computing, sending)

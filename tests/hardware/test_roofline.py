@@ -1,0 +1,95 @@
+"""The bound on speed: counted by hand, against the kernel's own table of blocks, and against what was published."""
+
+import numpy as np
+import pytest
+
+from olmo_hydra.config.compose import compose
+from olmo_hydra.hardware.flops import train_flops_per_token
+from olmo_hydra.hardware.roofline import Bound, Part, Rates, bound, computed_pairs, parts, rates
+from olmo_hydra.model.kernels.splash import block_size, make_kernel
+
+LAUNCHED = ("model=olmo3_7b", "hardware=ironwood", "data.seq_len=8192", "train.global_batch=512")
+
+
+def by_name(*overrides: str) -> dict[str, Part]:
+    return {part.name: part for part in parts(compose(overrides))}
+
+
+def test_without_recomputation_products_are_those_of_the_model() -> None:
+    config = compose([*LAUNCHED, "hardware.remat=none", "hardware.attention_block=128", "hardware.devices=8"])
+    tokens = 512 * 8192 // 8
+    found = {part.name: part for part in parts(config)}
+    products = sum(found[name].flops for name in ("projections", "mlp", "head"))
+    assert products == 6 * tokens * (config.model.num_params_without_input_table - config.model.num_norm_params)
+    exact = train_flops_per_token(config.model, 8192) * tokens - products
+    assert found["attention"].flops == pytest.approx(exact * (1 + 3.5) / 3, rel=0.03)  # two kernels backward; blocks
+    again = by_name(*LAUNCHED, "hardware.attention_block=128", "hardware.devices=8")
+    assert again["mlp"].flops == pytest.approx(found["mlp"].flops * 4 / 3)
+    assert again["head"] == found["head"]
+
+
+@pytest.mark.parametrize("window", [None, 100, 128, 1000, 4096])
+@pytest.mark.parametrize(("seq_len", "block"), [(1024, 256), (1024, 1024), (2048, None), (900, 512)])
+def test_pairs_are_those_of_the_blocks_that_splash_computes(
+    seq_len: int, block: int | None, window: int | None
+) -> None:
+    typed = () if block is None else (f"hardware.attention_block={block}",)
+    hardware = compose([*LAUNCHED, f"data.seq_len={seq_len}", "hardware.attention_block=null", *typed]).hardware
+    length = -(-seq_len // 128) * 128
+    size = block_size(length, block or 512)
+    seen = None if window is None or window >= length else window
+    kernel = make_kernel(heads=1, length=length, window=seen, block=size, interpret=True)
+    blocks = np.count_nonzero(kernel.fwd_mask_info.block_mask)
+    assert computed_pairs(hardware, seq_len, window) == blocks * size**2
+
+
+def test_what_is_sent_by_hand() -> None:
+    """Over 4: three quarters of 2 bytes a weight, gathered twice and scattered once, in each of 2 micro-batches."""
+    shape = ("model=olmo3_7b", "hardware=v5p", "data.seq_len=1024", "hardware.micro_batch=1", "train.global_batch=8")
+    config = compose([*shape, "hardware.devices=8", "hardware.mesh.fsdp=4", "hardware.mesh.tensor=2"])
+    matrices = config.model.num_params - config.model.num_norm_params
+    found = {part.name: part for part in parts(config)}
+    assert found["gather weights"].sent == 2 * 2 * (matrices / 2 * 2) * 3 / 4
+    assert found["scatter gradients"].sent == 2 * (matrices / 2 * 2) * 3 / 4
+    # Six sums a layer with recomputation, each [2 x 1024, 4096] in two bytes, half of it twice.
+    assert found["sum activations"].sent == 6 * 32 * (2 * 1024 * 4096 * 2)
+    assert "sum gradients" not in found
+    data = by_name(*shape, "hardware.devices=8", "hardware.mesh.data=2", "hardware.mesh.fsdp=4")
+    assert data["sum gradients"].sent == matrices / 4 * 4
+
+
+def test_heads_that_fill_half_of_the_matrix_unit() -> None:
+    narrow, wide = by_name(*LAUNCHED), by_name(*LAUNCHED, "model.head_dim=256")
+    assert (narrow["attention"].fill, wide["attention"].fill) == (0.5, 1.0)
+    assert narrow["attention"].flops == wide["attention"].flops
+    assert by_name(*LAUNCHED, "hardware=v5p")["attention"].fill == 1.0  # its unit is 128 wide
+    assert by_name(*LAUNCHED, "model.d_ff=11000")["mlp"].fill == pytest.approx(11000 / 11008)
+
+
+def test_rates_are_of_a_device() -> None:
+    assert rates(compose(LAUNCHED).hardware) == Rates(1153.5e12, 3690e9, 300e9)  # half of a chip, half of both ways
+    assert rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=8"]).hardware).links == 450e9
+    assert (
+        rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=16"]).hardware).links == 400e9
+    )  # eight ports of 50
+    assert rates(compose(["hardware=cpu"]).hardware) == Rates(None, None, None)
+
+
+def test_a_part_takes_as_long_as_its_slowest_resource() -> None:
+    machine = Rates(100.0, 10.0, 1.0)
+    assert machine.seconds(Part("a", flops=200, moved=10)) == (2.0, "arithmetic")
+    assert machine.seconds(Part("a", flops=200, moved=10, fill=0.5)) == (4.0, "arithmetic")
+    assert machine.seconds(Part("a", flops=200, moved=30)) == (3.0, "memory")
+    found = [Part("a", flops=200), Part("b", moved=30), Part("c", sent=4)]
+    assert bound(found, machine) == Bound(computing=5.0, sending=4.0)
+    assert Bound(5.0, 4.0).overlapped == 5.0 and Bound(5.0, 4.0).in_turns == 9.0
+    assert bound(found, Rates(100.0, 10.0, None)) is None
+
+
+def test_no_published_run_is_faster() -> None:
+    """AI-Hypercomputer/maxtext's Olmo launcher says 44.5 % on Ironwood: 43.4 by window-exact FLOPs."""
+    config = compose([*LAUNCHED, "hardware.topology=4x8x8", "hardware.remat=none"])
+    found = bound(parts(config), rates(config.hardware))
+    assert found is not None and config.hardware.devices is not None
+    ideal = train_flops_per_token(config.model, 8192) * 512 * 8192 / config.hardware.devices / 1153.5e12
+    assert 0.434 < ideal / found.overlapped < 1
