@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -104,14 +103,11 @@ def _is_stale(run_dir: RunDir) -> bool:
     return not run_dir.report.exists() or run_dir.report.stat().st_mtime < run_dir.events.stat().st_mtime
 
 
-def _part_in_time() -> bool:
-    """After the runs of a sweep: waits for the other processes as JAX does, but not for ever. False: in vain."""
-    import jax
+def _parted() -> bool:
+    """After the runs of a sweep: waits for the other processes. False: in vain."""
+    from olmo_hydra.hardware.processes import part_within
 
-    waiting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
-    waiting.start()
-    waiting.join(SECONDS_TO_PART)
-    return not waiting.is_alive()
+    return part_within(SECONDS_TO_PART)
 
 
 def end(status: Callable[[], int]) -> NoReturn:
@@ -127,7 +123,7 @@ def end(status: Callable[[], int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
         number = FAILED
-    alone = number in (FAILED, WRONG_REQUEST) or not have_met() or environment.parted or _part_in_time()
+    alone = number in (FAILED, WRONG_REQUEST) or not have_met() or environment.parted or _parted()
     if (number and "jax" in sys.modules) or not alone:
         sys.stdout.flush()
         sys.stderr.flush()

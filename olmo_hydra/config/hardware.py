@@ -46,9 +46,18 @@ class AttentionKernel(Enum):
 
 KERNEL_PLATFORM = {AttentionKernel.splash: Platform.tpu, AttentionKernel.cudnn: Platform.gpu}
 LANES = 128  # of a TPU; splash takes blocks that are multiples of it
+SPLASH_BLOCK = 512  # tokens; fits the on-chip memory of every TPU without a higher limit
 
 MESH_AXES = ("data", "fsdp", "tensor")  # outermost first: neighbours in JAX's order of devices differ in `tensor`
 BATCH_AXES = MESH_AXES[:2]
+
+
+def splash_block(seq_len: int, most: int | None) -> tuple[int, int]:
+    """The length to which splash pads a sequence, a multiple of 128, and its block: the largest multiple of 128 up to
+    `most` (null: `SPLASH_BLOCK`) that divides it."""
+    length = -(-seq_len // LANES) * LANES
+    sizes = range(min(most or SPLASH_BLOCK, length), 0, -LANES)
+    return length, next(size for size in sizes if length % size == 0)
 
 
 @dataclass

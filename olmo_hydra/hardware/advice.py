@@ -7,6 +7,7 @@ from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.hardware import AttentionKernel, Platform
 from olmo_hydra.config.model import Attention
 from olmo_hydra.config.root import Config
+from olmo_hydra.hardware.flops import causal_pairs
 from olmo_hydra.hardware.memory import params_per_device, state_bytes_per_device
 from olmo_hydra.hardware.roofline import computed_pairs
 
@@ -37,8 +38,7 @@ def _memory(config: Config) -> Iterator[Advice]:
             f"more devices along fsdp: hardware.chips={2 * (config.hardware.chips or 1)}",
             False,
         )
-    moments = [name for name in ("mu_dtype", "nu_dtype") if getattr(config.optim, name, None) is DType.float32]
-    if moments and hbm is not None and state > 0.1 * hbm * 2**30:
+    if getattr(config.optim, "mu_dtype", None) is DType.float32 and hbm is not None and state > 0.1 * hbm * 2**30:
         saved = 2 * params_per_device(config) / 2**30
         yield Advice(
             f"the first moment in float32 takes {2 * saved:.1f} GiB of a device's {hbm:g}",
@@ -100,9 +100,8 @@ def _blocks(config: Config) -> Iterator[Advice]:
     if hardware.attention is not AttentionKernel.splash:
         return
     for kind in dict.fromkeys(model.window_pattern):
-        window = min(model.window if kind is Attention.sliding else seq_len, seq_len)
-        needed = window * (window + 1) // 2 + (seq_len - window) * window
-        vain = 1 - needed / computed_pairs(hardware, seq_len, window)
+        window = model.window if kind is Attention.sliding else None
+        vain = 1 - causal_pairs(seq_len, window) / computed_pairs(hardware, seq_len, window)
         if vain > IN_VAIN:
             block = hardware.attention_block or "null"
             yield Advice(

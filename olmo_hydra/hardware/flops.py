@@ -33,6 +33,12 @@ def matmuls(cfg: ModelConfig) -> list[Matmul]:
     ]
 
 
+def causal_pairs(seq_len: int, window: int | None) -> int:
+    """Pairs of a query and a key that it sees, itself among them, in one sequence."""
+    window = min(window or seq_len, seq_len)
+    return window * (window + 1) // 2 + (seq_len - window) * window
+
+
 def attention_flops_per_token(cfg: ModelConfig, seq_len: int, *, window_exact: bool = True) -> float:
     """FLOPs of the forward pass of attention in all layers, averaged over the tokens of a sequence.
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -74,11 +75,23 @@ class Processes:
         JAX would wait at the interpreter's end, where nobody watches over them any more.
         """
         if self.count > 1:
-            jax.distributed.shutdown()
-            environment.parted = True
+            _part()
 
     def _key(self, name: str) -> str:
         return f"olmo_hydra/{self.run}/{name}"
+
+
+def part_within(seconds: float) -> bool:
+    """Has the processes part where nobody watches over them. False if the others have not come in that time."""
+    waiting = threading.Thread(target=_part, daemon=True)
+    waiting.start()
+    waiting.join(seconds)
+    return not waiting.is_alive()
+
+
+def _part() -> None:
+    jax.distributed.shutdown()
+    environment.parted = True
 
 
 def join(cfg: HardwareConfig) -> Processes:

@@ -9,16 +9,15 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from olmo_hydra.config.hardware import LANES, AttentionKernel, HardwareConfig, Remat
+from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig, Remat, splash_block
 from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.config.root import Config
-from olmo_hydra.hardware.flops import Matmul, matmuls
+from olmo_hydra.hardware.flops import Matmul, causal_pairs, matmuls
 from olmo_hydra.hardware.memory import params_per_device
 
 # FLOPs of the backward pass of attention as a multiple of the forward pass's: `xla` keeps the probabilities, the others
 # compute them again, splash twice (its kernels of dq and of dk and dv are two).
 BACKWARD = {AttentionKernel.xla: 2.0, AttentionKernel.cudnn: 2.5, AttentionKernel.splash: 3.5}
-SPLASH_BLOCK = 512  # where `hardware.attention_block` is null
 
 
 @dataclass(frozen=True)
@@ -144,12 +143,10 @@ def computed_pairs(hardware: HardwareConfig, seq_len: int, window: int | None) -
 
     Splash computes whole blocks, of which some pairs are masked; others are counted as if they computed none of these.
     """
-    window = min(window or seq_len, seq_len)
     if hardware.attention is not AttentionKernel.splash:
-        return window * (window + 1) // 2 + (seq_len - window) * window
-    length = -(-seq_len // LANES) * LANES
-    most = min(hardware.attention_block or SPLASH_BLOCK, length)
-    block = next(size for size in range(most, 0, -LANES) if length % size == 0)
+        return causal_pairs(seq_len, window)
+    length, block = splash_block(seq_len, hardware.attention_block)
+    window = min(window or length, length)
     rows = range(length // block)
     touched = sum(key <= query and (query - key - 1) * block + 1 < window for query in rows for key in rows)
     return touched * block**2

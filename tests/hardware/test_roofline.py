@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from olmo_hydra.config.compose import compose
+from olmo_hydra.config.hardware import splash_block
 from olmo_hydra.hardware.flops import train_flops_per_token
 from olmo_hydra.hardware.roofline import Bound, Part, Rates, bound, computed_pairs, parts, rates
-from olmo_hydra.model.kernels.splash import block_size, make_kernel
+from olmo_hydra.model.kernels.splash import make_kernel
 
 LAUNCHED = ("model=olmo3_7b", "hardware=ironwood", "data.seq_len=8192", "train.global_batch=512")
 
@@ -35,8 +36,7 @@ def test_pairs_are_those_of_the_blocks_that_splash_computes(
 ) -> None:
     typed = () if block is None else (f"hardware.attention_block={block}",)
     hardware = compose([*LAUNCHED, f"data.seq_len={seq_len}", "hardware.attention_block=null", *typed]).hardware
-    length = -(-seq_len // 128) * 128
-    size = block_size(length, block or 512)
+    length, size = splash_block(seq_len, block)
     seen = None if window is None or window >= length else window
     kernel = make_kernel(heads=1, length=length, window=seen, block=size, interpret=True)
     blocks = np.count_nonzero(kernel.fwd_mask_info.block_mask)

@@ -10,8 +10,8 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-LANES = 128  # the kernel's blocks of keys are multiples of this
-DEFAULT_BLOCK = 512  # fits the on-chip memory of every TPU without a higher limit
+from olmo_hydra.config.hardware import splash_block
+
 PADDING = -1  # document number of positions that only fill the last block
 
 
@@ -22,7 +22,7 @@ class Splash:
     Logits and softmax are fp32; `scale` is applied to the queries, in their dtype.
 
     Attributes:
-      block: Most queries and keys in a block, a multiple of 128. Null: `DEFAULT_BLOCK`.
+      block: Most queries and keys in a block, a multiple of 128. Null: `SPLASH_BLOCK`.
       interpret: Runs the kernel's operations one by one, on any platform, slowly.
     """
 
@@ -40,12 +40,12 @@ class Splash:
         segments_BT: jax.Array | None = None,
     ) -> jax.Array:
         _, T, H, _ = q_BTHD.shape
-        length = -(-T // LANES) * LANES
+        length, block = splash_block(T, self.block)
         kernel = make_kernel(
             heads=H,
             length=length,
             window=None if window is None or window >= length else window,
-            block=block_size(length, self.block or DEFAULT_BLOCK),
+            block=block,
             interpret=self.interpret,
         )
 
@@ -58,11 +58,6 @@ class Splash:
             ids = splash.SegmentIds(segments_BT, segments_BT)
         out_BHTD = jax.vmap(kernel)(prepared(q_BTHD * scale), prepared(k_BSKD), prepared(v_BSKD), ids)
         return out_BHTD.swapaxes(1, 2)[:, :T]
-
-
-def block_size(length: int, most: int) -> int:
-    """The largest multiple of 128 up to `most` that divides `length`, itself a multiple of 128."""
-    return next(size for size in range(min(most, length), 0, -LANES) if length % size == 0)
 
 
 @lru_cache(maxsize=32)

@@ -9,9 +9,9 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from olmo_hydra.config.hardware import BATCH_AXES, MESH_AXES
+from olmo_hydra.config.hardware import BATCH_AXES, MESH_AXES, splash_block
 from olmo_hydra.model.kernels.divided import Divided
-from olmo_hydra.model.kernels.splash import Splash, block_size, make_kernel
+from olmo_hydra.model.kernels.splash import Splash, make_kernel
 from tests.components import require_component
 from tests.model.kernels.reference import Case, assert_equals_reference
 
@@ -43,8 +43,13 @@ def test_equals_the_float64_reference(case):
 
 
 def test_blocks_divide_the_sequence():
-    assert [block_size(length, 512) for length in (128, 256, 640, 8192)] == [128, 256, 128, 512]
-    assert block_size(2560, 2048) == 1280
+    assert [splash_block(length, None) for length in (100, 256, 640, 8192)] == [
+        (128, 128),
+        (256, 256),
+        (640, 128),
+        (8192, 512),
+    ]
+    assert splash_block(2560, 2048) == (2560, 1280)
 
 
 def test_blocks_outside_the_window_are_not_computed():
