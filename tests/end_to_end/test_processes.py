@@ -67,9 +67,8 @@ def running(root: Path, tag: str, at_step: int, count: int) -> Iterator[tuple[su
         while (found := find(root, tag)) is None or last_step(found / "metrics.jsonl") < at_step:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         number = lambda pid: int(re.search(rb"JAX_PROCESS_ID=(\d+)", environ(pid))[1])  # type: ignore[index]  # noqa: E731
-        others = {number(int(pid)): int(pid) for pid in children if b"JAX_PROCESS_ID" in environ(int(pid))}
+        others = {number(pid): pid for pid in children(process.pid) if b"JAX_PROCESS_ID" in environ(pid)}
         yield process, [process.pid, *(others[index] for index in range(1, count))]
     finally:
         with suppress(ProcessLookupError):
@@ -77,8 +76,8 @@ def running(root: Path, tag: str, at_step: int, count: int) -> Iterator[tuple[su
         process.wait()
 
 
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def environ(pid: int) -> bytes:
@@ -149,17 +148,21 @@ def test_one_that_is_lost_after_the_end_changes_nothing(root: Path, number: sign
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_is_missing_from_the_start_ends_the_command(root: Path, number: signal.Signals) -> None:
     overrides = [*OPTIONS, *by_processes(2, 2, 2, 1), f"run.tag=missing{number.value}"]
-    with subprocess.Popen(
+    process = subprocess.Popen(
         command(root, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=root
-    ) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not (started := [pid for pid in map(int, children.read_text().split()) if b"train.py" in cmdline(pid)]):
+    )
+    try:
+        # Stopped before it runs its program, a child would hold up the one that starts it.
+        while not (started := [pid for pid in children(process.pid) if b"JAX_PROCESS_ID=1" in environ(pid)]):
             assert process.poll() is None
             time.sleep(0.01)
         os.kill(started[0], number)
         assert process.wait(timeout=90) == 1
         assert process.stderr is not None and f"failed: process 1 (pid {started[0]})" in process.stderr.read()
         assert gone(started)
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow
@@ -172,8 +175,7 @@ def test_kills_of_two_processes_change_nothing(root: Path) -> None:
         while (found := find(root, "broken")) is None or last_step(found / "metrics.jsonl") < 10 - victim:
             assert process.poll() is None
             time.sleep(0.02)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(process.pid if victim == 0 else int(children[0]), signal.SIGKILL)
+        os.kill(process.pid if victim == 0 else children(process.pid)[0], signal.SIGKILL)
         assert process.wait(timeout=60)
     directory = trained(root, "broken", *two)
     for name in ("metrics.jsonl", "evals.jsonl"):
