@@ -125,6 +125,7 @@ class HardwareConfig:
     attention_block: int | None = None
     layer_loop: LayerLoop = MISSING
     remat: Remat = MISSING
+    loss_chunk: int | None = None
     compiler_options: dict[str, str] = field(default_factory=dict)
     loader_threads: int = MISSING
     loader_workers: int = MISSING
@@ -208,6 +209,12 @@ class HardwareConfig:
             "must be at least 5 seconds, as processes tell of themselves once a second",
             key="hardware.process_timeout",
             value=self.process_timeout,
+        )
+        require(
+            self.loss_chunk is None or self.loss_chunk >= 1,
+            "must be at least 1 token, or null for all at once",
+            key="hardware.loss_chunk",
+            value=self.loss_chunk,
         )
         for name in ("loader_threads", "loader_workers"):
             value = getattr(self, name)
