@@ -8,6 +8,7 @@ from omegaconf import MISSING
 
 from olmo_hydra.config import topology
 from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.config.store import schema
 
 
@@ -24,13 +25,6 @@ class LayerLoop(Enum):
 
     scan = "scan"
     unrolled = "unrolled"
-
-
-class Remat(Enum):
-    """`none` keeps all activations for the backward pass; `full` keeps each layer's input and recomputes the rest."""
-
-    none = "none"
-    full = "full"
 
 
 class AttentionKernel(Enum):

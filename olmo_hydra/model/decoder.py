@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from olmo_hydra.config.data import Positions
-from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import Attention, ModelConfig
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.model import norm, rope
 from olmo_hydra.model.block import Block
 from olmo_hydra.model.head_loss import IMPOSSIBLE, HeadLoss
@@ -157,10 +158,11 @@ class Decoder(nnx.Module):
 
     def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
         apply = self._apply(x_BTD.shape[1], segments_BT)
-        if self.remat is Remat.full:
+        if self.remat is not Remat.none:
             # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
             prevent_cse = self.layer_loop is LayerLoop.unrolled
-            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, static_argnums=2)
+            kept = jax.checkpoint_policies.save_only_these_names(*(point.value for point in self.remat.kept))
+            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
 
         def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
             for block, layer in zip(blocks, self.layers, strict=True):

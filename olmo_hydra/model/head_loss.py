@@ -220,7 +220,7 @@ def _on_device(
     sums = (jnp.float32(0), jnp.float32(0), *[jnp.zeros(whole_DV.shape, jnp.float32)] * with_gradient)
     (nats, squares, *gradient), dx_chunks = jax.lax.scan(add, sums, head._chunks(x_BTD, labels_BT))
     losses = part.of_all_instances(nats) / divisor, z_weight * part.of_all_instances(squares) / divisor
-    if not with_gradient:
+    if dx_chunks is None:
         return losses
     dx_ND = part.added(dx_chunks.reshape(-1, x_BTD.shape[-1])[: labels_BT.size])
     return *losses, dx_ND.reshape(x_BTD.shape), part.weight_gradient(gradient[0])
