@@ -24,9 +24,8 @@ def make_scorer(
 
     @partial(jax.jit, out_shardings=whole)
     def nats(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
-        logits_BTV = nnx.merge(graphdef, params)(tokens_BT)
-        nats_N, _ = cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
-        return nats_N.reshape(labels_BT.shape).sum(axis=-1)
+        nats_BT, _ = cross_entropy(nnx.merge(graphdef, params)(tokens_BT), labels_BT)
+        return nats_BT.sum(axis=-1)
 
     def score(params: nnx.State, tokens_BT: np.ndarray, labels_BT: np.ndarray) -> np.ndarray:
         return np.asarray(nats(params, place(tokens_BT), place(labels_BT)))

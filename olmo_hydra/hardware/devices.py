@@ -7,7 +7,7 @@ from olmo_hydra.config.hardware import HardwareConfig, Platform
 
 
 def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
-    """The first `cfg.devices` devices of the platform. Several CPU devices are simulated on the same cores.
+    """The first `cfg.devices` devices of the platform, slice by slice. Several of a CPU are simulated.
 
     Args:
       cfg: The hardware group.
@@ -24,7 +24,9 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
         devices = []
     kind_is_right = cfg.device_kind is None or all(device.device_kind == cfg.device_kind for device in devices)
     if len(devices) >= cfg.devices and kind_is_right and (cfg.processes == 1 or len(devices) == cfg.devices):
-        return sorted(devices[: cfg.devices], key=lambda device: (device.process_index, device.id))
+        taken = sorted(devices[: cfg.devices], key=lambda one: (_slice(one), one.process_index, one.id))
+        _check_slices(cfg, taken)
+        return taken
     found = devices or jax.devices()
     raise RequestError(
         f"wants {_count(cfg.devices, cfg.platform.value, cfg.device_kind)}; "
@@ -56,6 +58,22 @@ def configure(cfg: HardwareConfig) -> None:
             jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # the back end of this process exists already; `acquire` counts what it has
         return
+
+
+def _slice(device: jax.Device) -> int:
+    return getattr(device, "slice_index", 0)
+
+
+def _check_slices(cfg: HardwareConfig, devices: list[jax.Device]) -> None:
+    """TPUs say which slice they lie in; others can be told to play several."""
+    found = len({_slice(device) for device in devices})
+    if cfg.platform is Platform.tpu and found != cfg.slices:
+        raise RequestError(
+            f"is not the {found} that the devices say they lie in",
+            key="hardware.slices",
+            value=cfg.slices,
+            instead=f"hardware.slices={found}",
+        )
 
 
 def _count(number: int, platform: str, kind: str | None) -> str:

@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 
 
-def cross_entropy(logits_NV: jax.Array, labels_N: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(nats_N, partition_N) of each token, fp32: cross-entropy and log-partition; 0 where the label is negative.
+def cross_entropy(logits_BTV: jax.Array, labels_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(nats_BT, partition_BT) of each token, fp32: cross-entropy and log-partition; 0 where the label is negative.
 
     The label's logit is picked by a comparison, not by a gather: its gradient is then an elementwise product that fuses
-    with the softmax, where a gather's would be a scatter into [N, V].
+    with the softmax, where a gather's would be a scatter into the logits. Any leading dimensions will do.
     """
-    logits_NV = logits_NV.astype(jnp.float32)
-    counted_N = labels_N >= 0
-    partition_N = jax.nn.logsumexp(logits_NV, axis=-1)
-    is_label_NV = jnp.arange(logits_NV.shape[-1]) == labels_N[:, None]
-    label_logit_N = jnp.where(is_label_NV, logits_NV, 0.0).sum(axis=-1)
-    return jnp.where(counted_N, partition_N - label_logit_N, 0.0), jnp.where(counted_N, partition_N, 0.0)
+    logits_BTV = logits_BTV.astype(jnp.float32)
+    counted_BT = labels_BT >= 0
+    partition_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
+    is_label_BTV = jnp.arange(logits_BTV.shape[-1]) == labels_BT[..., None]
+    label_logit_BT = jnp.where(is_label_BTV, logits_BTV, 0.0).sum(axis=-1)
+    return jnp.where(counted_BT, partition_BT - label_logit_BT, 0.0), jnp.where(counted_BT, partition_BT, 0.0)

@@ -16,7 +16,7 @@ from olmo_hydra.model.block import Block
 from olmo_hydra.model.init import Init
 from olmo_hydra.model.kernels import Attend, xla
 from olmo_hydra.model.layout import ONE_DEVICE, Layout
-from olmo_hydra.model.linear import Embedding, Linear
+from olmo_hydra.model.linear import Embedding
 
 Tree = Any
 
@@ -70,12 +70,13 @@ class Decoder(nnx.Module):
         positions: Positions,
         layout: Layout,
     ):
-        init = Init(cfg, rngs)
+        flat = not layout.divides_positions
+        init = Init(cfg, rngs, one_token_axis=flat)
         table = init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed"))
         self.embedding = Embedding(table, cfg.compute_dtype)
-        self.blocks = stacked_blocks(cfg, rngs, attend)
+        self.blocks = stacked_blocks(cfg, rngs, attend, one_token_axis=flat)
         self.final_norm = norm.build(cfg, cfg.d_model, "embed")
-        self.head = Linear(init.head((cfg.d_model, cfg.padded_vocab), ("embed", "vocab")), out_dtype="float32")
+        self.head = init.head((cfg.d_model, cfg.padded_vocab), ("embed", "vocab"))
         self.layers = tuple(
             Layer(cfg.window if kind is Attention.sliding else None, rope.frequencies(cfg, kind))
             for kind in cfg.window_pattern
@@ -139,7 +140,7 @@ class Decoder(nnx.Module):
         return x_BTD
 
 
-def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend) -> nnx.List[Block]:
+def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend, *, one_token_axis: bool = True) -> nnx.List[Block]:
     """A block for each position of the window pattern, with the layers at that position stacked.
 
     Layers are drawn in their order in the model and dealt out afterwards, so that two patterns start from the same
@@ -147,7 +148,7 @@ def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend) -> nnx.List
     """
 
     def draw(key: jax.Array, layer: jax.Array) -> Block:
-        return Block(Init(cfg, nnx.Rngs(key), layer), attend)
+        return Block(Init(cfg, nnx.Rngs(key), layer, one_token_axis), attend)
 
     layers = jax.vmap(draw)(jax.random.split(rngs.params(), cfg.n_layers), jnp.arange(cfg.n_layers))
     for param in jax.tree.leaves(layers, is_leaf=lambda x: isinstance(x, nnx.Param)):

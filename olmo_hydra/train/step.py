@@ -47,10 +47,8 @@ def make_step(program: Program) -> Step:
 
     def loss_sum(params: nnx.State, micro_batch: Inputs, targets: jax.Array) -> Any:
         logits_BTV = nnx.merge(program.graphdef, params)(micro_batch.tokens, micro_batch.segments)
-        logits_NV = logits_BTV.reshape(-1, logits_BTV.shape[-1])
-        labels_N = jnp.asarray(micro_batch.labels).reshape(-1)
-        nats_N, partition_N = cross_entropy(logits_NV, labels_N)
-        loss, z_loss = nats_N.sum() / targets, z_weight * jnp.square(partition_N).sum() / targets
+        nats_BT, partition_BT = cross_entropy(logits_BTV, jnp.asarray(micro_batch.labels))
+        loss, z_loss = nats_BT.sum() / targets, z_weight * jnp.square(partition_BT).sum() / targets
         return loss + z_loss, (loss, z_loss)
 
     def step(state: State, inputs: Inputs, lr: jax.Array) -> tuple[State, Metrics]:

@@ -38,7 +38,7 @@ def test_pairs_are_those_of_the_blocks_that_splash_computes(
     hardware = compose([*LAUNCHED, f"data.seq_len={seq_len}", "hardware.attention_block=null", *typed]).hardware
     length, size = splash_block(seq_len, block)
     seen = None if window is None or window >= length else window
-    kernel = make_kernel(heads=1, length=length, window=seen, block=size, interpret=True)
+    kernel = make_kernel(heads=1, queries=seq_len, keys=seq_len, shards=1, window=seen, block=block, interpret=True)
     blocks = np.count_nonzero(kernel.fwd_mask_info.block_mask)
     assert computed_pairs(hardware, seq_len, window) == blocks * size**2
 
@@ -67,7 +67,9 @@ def test_heads_that_fill_half_of_the_matrix_unit() -> None:
 
 
 def test_rates_are_of_a_device() -> None:
-    assert rates(compose(LAUNCHED).hardware) == Rates(1153.5e12, 3690e9, 300e9)  # half of a chip, half of both ways
+    assert rates(compose(LAUNCHED).hardware) == Rates(
+        1153.5e12, 3690e9, 300e9, 6.25e9
+    )  # half of a chip, half of both ways
     assert rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=8"]).hardware).links == 450e9
     assert (
         rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=16"]).hardware).links == 400e9
