@@ -58,6 +58,12 @@ def splash_block(seq_len: int, most: int | None) -> tuple[int, int]:
     return length, next(size for size in sizes if length % size == 0)
 
 
+def splash_query_block(queries: int, shards: int, most: int | None) -> tuple[int, int]:
+    """The same for the queries of a device: where they are parts of two shards, multiples of 128, no block has both."""
+    part = -(-queries // 2 // LANES) * LANES
+    return splash_block(queries, most if shards == 1 else min(most or SPLASH_BLOCK, part))
+
+
 @dataclass
 class ChipConfig:
     """One chip, in its vendor's numbers; null where there is none to cite. `conf/hardware/*.yaml` gives the source.
@@ -131,6 +137,13 @@ class HardwareConfig:
             value=self.processes,
             instead=f"hardware.devices={-(-self.devices // self.processes) * self.processes}, or fewer processes",
         )
+        require(
+            self.slices == 1 or self.platform is not Platform.gpu,
+            f"are of TPUs; hardware={self.name} is {self.platform.value}",
+            key="hardware.slices",
+            value=self.slices,
+            instead="hardware.slices=1",
+        )
         mesh.check(self.devices, self.processes, self.slices)
         lower = global_batch // shards * shards
         require(
@@ -145,13 +158,6 @@ class HardwareConfig:
             "must be at least 1 instance, or null for all at once",
             key="hardware.micro_batch",
             value=self.micro_batch,
-        )
-        require(
-            self.slices == 1 or self.platform is not Platform.gpu,
-            f"are of TPUs; hardware={self.name} is {self.platform.value}",
-            key="hardware.slices",
-            value=self.slices,
-            instead="hardware.slices=1",
         )
         platform = KERNEL_PLATFORM.get(self.attention, self.platform)
         require(

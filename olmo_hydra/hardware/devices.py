@@ -1,5 +1,7 @@
 """The devices a config asks for, or one message that says what is there instead."""
 
+from collections.abc import Iterable
+
 import jax
 
 from olmo_hydra.config.errors import RequestError
@@ -24,7 +26,7 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
         devices = []
     kind_is_right = cfg.device_kind is None or all(device.device_kind == cfg.device_kind for device in devices)
     if len(devices) >= cfg.devices and kind_is_right and (cfg.processes == 1 or len(devices) == cfg.devices):
-        taken = sorted(devices[: cfg.devices], key=lambda one: (_slice(one), one.process_index, one.id))
+        taken = in_slices(devices[: cfg.devices])
         _check_slices(cfg, taken)
         return taken
     found = devices or jax.devices()
@@ -60,8 +62,13 @@ def configure(cfg: HardwareConfig) -> None:
         return
 
 
+def in_slices(devices: Iterable[jax.Device]) -> list[jax.Device]:
+    """Slice by slice, and in JAX's order within each."""
+    return sorted(devices, key=lambda device: (_slice(device), device.process_index, device.id))
+
+
 def _slice(device: jax.Device) -> int:
-    return getattr(device, "slice_index", 0)
+    return getattr(device, "slice_index", None) or 0  # None where there is one slice
 
 
 def _check_slices(cfg: HardwareConfig, devices: list[jax.Device]) -> None:

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig, Remat, splash_block
+from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig, Remat, splash_block, splash_query_block
 from olmo_hydra.config.mesh import halo, query_positions
 from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.config.root import Config
@@ -156,9 +156,8 @@ def computed_pairs(hardware: HardwareConfig, seq_len: int, window: int | None) -
     context, before = hardware.mesh.context, halo(seq_len, window)
     queries, shards = seq_len // context, 1 if before is not None else context
     keys = seq_len if shards == context else queries + (before or 0)
-    (rows, block_q), (columns, block_kv) = (
-        splash_block(length, hardware.attention_block) for length in (queries, keys)
-    )
+    most = hardware.attention_block
+    (rows, block_q), (columns, block_kv) = splash_query_block(queries, shards, most), splash_block(keys, most)
 
     def touched(shard: int) -> int:
         """Blocks with a pair that is seen; where a block lies in two parts, those between them count as well."""

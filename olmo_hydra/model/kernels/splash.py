@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from olmo_hydra.config.hardware import splash_block
+from olmo_hydra.config.hardware import splash_block, splash_query_block
 from olmo_hydra.config.mesh import query_positions
 from olmo_hydra.model.kernels.context import of_queries
 
@@ -79,7 +79,7 @@ def make_kernel(
 
     Positions that only fill the last block of queries are like the last one, and keys that do are after all of them.
     """
-    (rows, block_q), (columns, block_kv) = splash_block(queries, block), splash_block(keys, block)
+    (rows, block_q), (columns, block_kv) = splash_query_block(queries, shards, block), splash_block(keys, block)
     positions = np.stack([query_positions(shard, shards, queries, keys) for shard in range(shards)])
     filled = np.pad(positions, ((0, 0), (0, rows - queries)), mode="edge").reshape(-1)
     shape = (len(filled), columns)

@@ -1,30 +1,17 @@
 """The kernel's operations one by one on this machine, and its compilation for a TPU that is not here."""
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from olmo_hydra.config.hardware import splash_block
 from olmo_hydra.config.mesh import MESH_AXES, RULES
 from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash, make_kernel
-from tests.components import require_component
+from tests.components import tpu_topology
 from tests.model.kernels.reference import Case, assert_equals_reference
-
-# What libtpu reads when it is loaded where no TPU is.
-WITHOUT_TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "tpu7x-8",
-    "TPU_STDERR_LOG_LEVEL": "3",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 
 @pytest.mark.parametrize(
@@ -80,11 +67,7 @@ def test_a_mask_is_made_once():
 )
 def test_compiles_for_a_tpu(monkeypatch, head_dim, dtype, mesh_shape):
     """Forward and backward, over both devices of a chip, by the compiler that the chip uses."""
-    found = importlib.util.find_spec("libtpu") is not None
-    require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
-    for name, value in WITHOUT_TPU.items():
-        monkeypatch.setenv(name, value)
-    topology = topologies.get_topology_desc("tpu7x:1x1x1", platform="tpu")
+    topology = tpu_topology(monkeypatch, "tpu7x:1x1x1")
     mesh = Mesh(np.asarray(topology.devices).reshape(mesh_shape), MESH_AXES)
     batch = NamedSharding(mesh, PartitionSpec(RULES["batch"]))
     q, k = (jax.ShapeDtypeStruct((2, 384, heads, head_dim), dtype, sharding=batch) for heads in (4, 2))
