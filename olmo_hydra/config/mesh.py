@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -120,14 +120,12 @@ def halo(seq_len: int, window: int | None) -> int | None:
     return None if window is None or 2 * window > seq_len else window - 1
 
 
-Number = TypeVar("Number", int, Any)  # or one that is traced
-
-
-def balanced_parts(shard: Number, shards: int) -> tuple[Number, Number]:
+def balanced_parts(shard: Any, shards: int) -> tuple[Any, Any]:
     """The two of 2 x `shards` equal parts of a sequence whose queries a shard computes where it has the keys of all.
 
     Its own first part, and the second part of the shard that mirrors it: one sees few keys and the other many, so that
-    every shard has the same work. Shard by shard, the second one would have three times that of the first.
+    every shard has the same work: of two that kept their own, the second would have three times that of the first.
+    `shard` may be traced.
     """
     return 2 * shard, 2 * (shards - 1 - shard) + 1
 

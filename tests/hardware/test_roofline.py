@@ -6,7 +6,9 @@ import pytest
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.hardware import splash_block, splash_query_block
 from olmo_hydra.config.mesh import halo
+from olmo_hydra.config.model import Attention
 from olmo_hydra.hardware.flops import train_flops_per_token
+from olmo_hydra.hardware.memory import others_keys_bytes
 from olmo_hydra.hardware.roofline import Bound, Part, Rates, bound, computed_pairs, parts, rates
 from olmo_hydra.model.kernels.splash import make_kernel
 
@@ -66,6 +68,9 @@ def test_what_context_and_slices_send_by_hand() -> None:
     found = {part.name: part for part in parts(config)}
     a_pass = 24 * 2 * 255 * 4096 + 8 * (2 * 512 * 4096 + 512 * 4096)  # halos; keys, values; half queries and results
     assert found["exchange context"].sent == 3 * 2 * a_pass  # forward, again and backward, in two bytes
+    keys_and_values = 2 * 32 * 128 * 2
+    assert others_keys_bytes(config, Attention.sliding) == 255 * keys_and_values
+    assert others_keys_bytes(config, Attention.full) == 512 * keys_and_values
     matrices = config.model.num_params - config.model.num_norm_params
     assert found["sum gradients"].sent == matrices / 2 * 4  # over context, within a slice
     assert found["sum over slices"].crossing == matrices / 2 * 4 / 2  # by both along context together

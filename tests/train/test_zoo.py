@@ -31,7 +31,13 @@ FAMILIES: dict[str, Overrides] = {
 def structure(cfg: ModelConfig) -> tuple[object, ...]:
     """In what models differ once they are small."""
     assert cfg.n_heads is not None and cfg.n_kv_heads is not None
-    return cfg.n_heads // cfg.n_kv_heads, cfg.window_pattern, cfg.qk_norm, cfg.block_norm, cfg.yarn_factor is None
+    return (
+        cfg.n_heads // cfg.n_kv_heads,
+        tuple(cfg.window_pattern),
+        cfg.qk_norm,
+        cfg.block_norm,
+        cfg.yarn_factor is None,
+    )
 
 
 def test_every_model_of_the_zoo_is_of_a_family() -> None:
