@@ -68,7 +68,7 @@ def compare(
     arrays = [jnp.asarray(rng.normal(size=shape), jnp.bfloat16) for shape in shapes]
     segments = np.sort(rng.integers(0, documents, (B, T)), axis=1).astype(np.int32) if documents else None
     attend = partial(
-        cudnn.attention, window=window, scale=head_dim**-0.5, segments_BT=segments, implementation=implementation
+        cudnn.attention, window=window, scale=head_dim**-0.5, segments_BS=segments, implementation=implementation
     )
 
     @jax.jit

@@ -11,13 +11,12 @@ from rich.table import Table
 from olmo_hydra.cli.say import say
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.hardware import MESH_AXES
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware import roofline
 from olmo_hydra.hardware.advice import advice
 from olmo_hydra.hardware.flops import train_flops_per_token
-from olmo_hydra.hardware.memory import state_bytes_per_device
+from olmo_hydra.hardware.memory import others_keys_bytes, state_bytes_per_device
 
 MFU = 0.4  # at which time and cost are given as well: a rate that such runs have been seen to reach
 
@@ -61,11 +60,12 @@ def facts(config: Config) -> dict[str, Any]:
         "updates": train.steps,
         "tokens": train.tokens,
         "tokens_per_update": train.tokens // train.steps,
+        "slices": hardware.slices,
         "topology": hardware.topology,
         "chips": hardware.chips,
         "devices": hardware.devices,
         "processes": hardware.processes,
-        "mesh": {axis: getattr(hardware.mesh, axis) for axis in MESH_AXES},
+        "mesh": hardware.mesh.sizes,
         "accumulation": accumulation,
         "instances_per_device_and_micro_batch": train.global_batch // (hardware.batch_shards * accumulation),
         "train_flops_per_token": exact,
@@ -73,6 +73,10 @@ def facts(config: Config) -> dict[str, Any]:
         "train_flops_per_device_and_update": per_update / hardware.devices,
         "train_flops": exact * train.tokens,
         "state_bytes_per_device": state_bytes_per_device(config),
+        "tokens_of_an_instance_per_device": config.data.seq_len // hardware.mesh.context,
+        "keys_of_others_bytes_per_device": {
+            kind.value: others_keys_bytes(config, kind) for kind in model.window_pattern
+        },
         "hbm_bytes_per_device": None if hbm is None else int(hbm * 2**30),
         "bound": _bound(config, None if rate is None else per_update / rate),
         "at_40_percent_mfu": None if rate is None else _cost(config, per_update / rate / MFU),
@@ -119,6 +123,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     hbm = found["hbm_bytes_per_device"]
     room = "memory of the device unknown" if hbm is None else f"of {hbm / 2**30:.1f} GiB"
     shape = f" as {found['topology']}" if found["topology"] else ""
+    shape += f" in each of {found['slices']} slices" if found["slices"] > 1 else ""
     return [
         f"run             {found['run']}",
         f"parameters      {found['parameters']:,} "
@@ -131,6 +136,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "mesh            " + " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items()),
         f"batch           {found['instances_per_device_and_micro_batch']} instances a device, "
         f"{found['accumulation']} micro-batches an update",
+        *_context_line(found),
         f"FLOPs a token   {found['train_flops_per_token']:.4g} "
         f"(every layer counted as fully causal: {found['train_flops_per_token_full_causal']:.4g})",
         f"FLOPs in all    {found['train_flops']:.4g}; of a device "
@@ -143,6 +149,18 @@ def _lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def _context_line(found: dict[str, Any]) -> list[str]:
+    if found["mesh"]["context"] == 1:
+        return []
+    others = ", ".join(
+        f"{size / 2**30:.3g} GiB in a {kind} layer" for kind, size in found["keys_of_others_bytes_per_device"].items()
+    )
+    return [
+        f"context         {found['tokens_of_an_instance_per_device']:,} tokens of an instance a device; keys and "
+        f"values of other devices: {others}"
+    ]
+
+
 def _bound_lines(bound: dict[str, Any] | None) -> list[str]:
     if bound is None:
         return ["speed           a rate of the device is unknown, so that there is no bound"]
@@ -151,6 +169,7 @@ def _bound_lines(bound: dict[str, Any] | None) -> list[str]:
         work = [f"{part['flops'] / 1e12:,.1f} TFLOP"] if part["flops"] else []
         work += [f"{part['moved'] / 1e9:,.1f} GB moved"] if part["moved"] else []
         work += [f"{part['sent'] / 1e9:,.1f} GB sent"] if part["sent"] else []
+        work += [f"{part['crossing'] / 1e9:,.1f} GB to other slices"] if part["crossing"] else []
         work += [f"matrix unit {part['fill']:.0%} full"] if part["fill"] < 0.995 else []
         lines.append(f"  {part['name']:<18} {part['seconds']:8.3f} s by {part['bound_by']:<10}  {', '.join(work)}")
     return [

@@ -24,7 +24,7 @@ from olmo_hydra.data.opened import Data, open_data
 from olmo_hydra.eval.in_loop import InLoop
 from olmo_hydra.hardware import compile_cache, devices
 from olmo_hydra.hardware.processes import Processes, join
-from olmo_hydra.hardware.sharding import batch_sharding, make_mesh, put, replicated
+from olmo_hydra.hardware.sharding import make_mesh, put, replicated, token_sharding
 from olmo_hydra.hardware.watch import Watch
 from olmo_hydra.interop.initial import Initial
 from olmo_hydra.optim import schedules
@@ -308,7 +308,7 @@ def _evaluation(
         data,
         heldout,
         program.graphdef,
-        place=lambda array: put(array, batch_sharding(program.mesh)),
+        place=lambda array: put(array, token_sharding(program.mesh)),
         whole=replicated(program.mesh),
         first=processes.first,
         batch=-(-config.eval.batch // config.hardware.batch_shards) * config.hardware.batch_shards,

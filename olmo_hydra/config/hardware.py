@@ -7,7 +7,8 @@ from enum import Enum
 from omegaconf import MISSING
 
 from olmo_hydra.config import topology
-from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.errors import require
+from olmo_hydra.config.mesh import MeshConfig
 from olmo_hydra.config.remat import Remat
 from olmo_hydra.config.store import schema
 
@@ -42,9 +43,6 @@ KERNEL_PLATFORM = {AttentionKernel.splash: Platform.tpu, AttentionKernel.cudnn: 
 LANES = 128  # of a TPU; splash takes blocks that are multiples of it
 SPLASH_BLOCK = 512  # tokens; fits the on-chip memory of every TPU without a higher limit
 
-MESH_AXES = ("data", "fsdp", "tensor")  # outermost first: neighbours in JAX's order of devices differ in `tensor`
-BATCH_AXES = MESH_AXES[:2]
-
 
 def splash_block(seq_len: int, most: int | None) -> tuple[int, int]:
     """The length to which splash pads a sequence, a multiple of 128, and its block: the largest multiple of 128 up to
@@ -54,17 +52,10 @@ def splash_block(seq_len: int, most: int | None) -> tuple[int, int]:
     return length, next(size for size in sizes if length % size == 0)
 
 
-@dataclass
-class MeshConfig:
-    """Devices along each axis. One axis may be -1: it takes the devices that the others leave.
-
-    `data` and `fsdp` divide the batch. `fsdp` also divides the model's width in matrices and their moments, and
-    `tensor` their heads, MLP and vocabulary.
-    """
-
-    data: int = MISSING
-    fsdp: int = MISSING
-    tensor: int = MISSING
+def splash_query_block(queries: int, shards: int, most: int | None) -> tuple[int, int]:
+    """The same for the queries of a device: where they are parts of two shards, multiples of 128, no block has both."""
+    part = -(-queries // 2 // LANES) * LANES
+    return splash_block(queries, most if shards == 1 else min(most or SPLASH_BLOCK, part))
 
 
 @dataclass
@@ -107,6 +98,7 @@ class HardwareConfig:
     name: str = MISSING
     platform: Platform = MISSING
     device_kind: str | None = None
+    slices: int = MISSING
     topology: str | None = None
     chips: int | None = None
     devices: int | None = None
@@ -128,39 +120,11 @@ class HardwareConfig:
         """Fills chips, topology, devices and processes, and the mesh axis that is -1."""
         self._count()
         assert self.devices is not None
-        axes = {name: getattr(self.mesh, name) for name in MESH_AXES}
-        free = [name for name, size in axes.items() if size == -1]
-        for name, size in axes.items():
-            require(size == -1 or size >= 1, "must be positive, or -1", key=f"hardware.mesh.{name}", value=size)
-        if len(free) > 1:
-            raise RequestError(
-                f"only one axis of the mesh may be -1, and hardware.mesh.{free[0]} is too",
-                key=f"hardware.mesh.{free[1]}",
-                value=-1,
-                instead=f"hardware.mesh.{free[1]}=1",
-            )
-        if free:
-            taken = -math.prod(axes.values())
-            others = " x ".join(f"{name}={size}" for name, size in axes.items() if size != -1)
-            require(
-                self.devices % taken == 0,
-                f"is not a multiple of {taken}, of the mesh's {others}",
-                key="hardware.devices",
-                value=self.devices,
-                instead=f"hardware.devices={-(-self.devices // taken) * taken}, or smaller hardware.mesh axes",
-            )
-            setattr(self.mesh, free[0], self.devices // taken)
+        self.mesh.derive(self.devices)
 
     def check(self, global_batch: int) -> None:
         mesh, shards = self.mesh, self.batch_shards
         assert self.devices is not None and self.processes is not None
-        require(
-            shards * mesh.tensor == self.devices,
-            f"is not what a mesh of data={mesh.data} x fsdp={mesh.fsdp} x tensor={mesh.tensor} has",
-            key="hardware.devices",
-            value=self.devices,
-            instead=f"hardware.devices={shards * mesh.tensor}, or -1 for one axis of hardware.mesh",
-        )
         require(
             self.devices % self.processes == 0,
             f"cannot have equal parts of hardware.devices={self.devices}",
@@ -168,6 +132,14 @@ class HardwareConfig:
             value=self.processes,
             instead=f"hardware.devices={-(-self.devices // self.processes) * self.processes}, or fewer processes",
         )
+        require(
+            self.slices == 1 or self.platform is not Platform.gpu,
+            f"are of TPUs; hardware={self.name} is {self.platform.value}",
+            key="hardware.slices",
+            value=self.slices,
+            instead="hardware.slices=1",
+        )
+        mesh.check(self.devices, self.processes, self.slices)
         lower = global_batch // shards * shards
         require(
             global_batch % shards == 0,
@@ -189,14 +161,6 @@ class HardwareConfig:
             key="hardware.attention",
             value=self.attention,
             instead="hardware.attention=xla",
-        )
-        local = self.devices // self.processes
-        require(
-            local % mesh.tensor == 0,
-            f"does not divide the {local} devices of a process, so that one would not hold whole instances",
-            key="hardware.mesh.tensor",
-            value=mesh.tensor,
-            instead=f"hardware.mesh.tensor={math.gcd(local, mesh.tensor)}",
         )
         require(
             self.process_timeout >= 5,
@@ -223,35 +187,43 @@ class HardwareConfig:
         )
 
     def _count(self) -> None:
-        """Chips, devices and processes, from topology, chips or devices; of one host where none of them is given."""
+        """Chips, devices and processes, from topology, chips or devices; of one host a slice where none is given."""
         self.chip.check()
-        for name in ("chips", "devices", "processes"):
+        for name in ("slices", "chips", "devices", "processes"):
             value = getattr(self, name)
             require(value is None or value >= 1, "must be at least 1", key=f"hardware.{name}", value=value)
         said: dict[str, int] = {}
         if self.topology is not None:
-            said["topology"] = math.prod(topology.parse(self.topology, self.chip.torus, self.name))
+            said["topology"] = self.slices * math.prod(topology.parse(self.topology, self.chip.torus, self.name))
         if self.chips is not None:
             said["chips"] = self.chips
         if self.devices is not None:
             said["devices"] = -(-self.devices // self.chip.devices)  # half a chip is paid for whole
+        in_slices = f" in hardware.slices={self.slices}" if self.slices > 1 else ""
         first, *others = said or ["chips"]
         for other in others:
             require(
                 said[other] == said[first],
-                f"is not the {said[first]} chips of hardware.{first}={getattr(self, first)}",
+                f"is not the {said[first]} chips of hardware.{first}={getattr(self, first)}{in_slices}",
                 key=f"hardware.{other}",
                 value=getattr(self, other),
                 instead=f"hardware.{other}=null, or hardware.{first}=null",
             )
-        self.chips = said.get(first, self.chip.per_host or 1)
+        self.chips = said.get(first, (self.chip.per_host or 1) * self.slices)
         self.devices = self.devices or self.chips * self.chip.devices
-        self.topology = self.topology or topology.usual(self.chips, self.chip.torus)
+        require(
+            self.devices % self.slices == 0,
+            f"cannot have equal parts of hardware.devices={self.devices}",
+            key="hardware.slices",
+            value=self.slices,
+            instead=f"hardware.slices={math.gcd(self.devices, self.slices)}",
+        )
+        self.topology = self.topology or topology.usual(self.chips // self.slices, self.chip.torus)
         self.processes = self.processes or -(-self.chips // (self.chip.per_host or self.chips))
 
     @property
     def batch_shards(self) -> int:
-        """Parts that a batch is divided into. The devices along `tensor` hold the same instances."""
+        """Parts that a batch is divided into. The devices along `context` and `tensor` hold the same instances."""
         return self.mesh.data * self.mesh.fsdp
 
     def accumulation(self, global_batch: int) -> int:

@@ -61,6 +61,8 @@ def apply(config: Config) -> Config:
         instead=f"model.vocab_size={ids}",
     )
     _check_tensor(config)
+    if config.hardware.mesh.context > 1:
+        _check_context(config)
     if config.hardware.attention is AttentionKernel.cudnn:
         _check_cudnn(config)
     return config
@@ -83,6 +85,27 @@ def _check_tensor(config: Config) -> None:
         key="hardware.mesh.tensor",
         value=tensor,
         instead=f"hardware.mesh.tensor={math.gcd(tensor, *sizes.values())} hardware.mesh.fsdp=-1",
+    )
+
+
+def _check_context(config: Config) -> None:
+    """Every device along `context` has two equal parts of an instance (`mesh.balanced_parts`)."""
+    hardware, seq_len = config.hardware, config.data.seq_len
+    parts = 2 * hardware.mesh.context
+    lower = seq_len // parts * parts
+    require(
+        seq_len % parts == 0,
+        f"does not divide into two parts for each device along hardware.mesh.context={hardware.mesh.context}",
+        key="data.seq_len",
+        value=seq_len,
+        instead="data.seq_len=" + (f"{lower} or {lower + parts}" if lower else str(parts)) + ", or a smaller context",
+    )
+    require(
+        hardware.attention is not AttentionKernel.cudnn,
+        "cannot divide sequences for hardware.attention=cudnn, whose kernel takes as many keys as queries",
+        key="hardware.mesh.context",
+        value=hardware.mesh.context,
+        instead="hardware.mesh.context=1 hardware.mesh.fsdp=-1, or hardware.attention=xla",
     )
 
 

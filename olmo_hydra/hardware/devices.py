@@ -1,5 +1,7 @@
 """The devices a config asks for, or one message that says what is there instead."""
 
+from collections.abc import Iterable
+
 import jax
 
 from olmo_hydra.config.errors import RequestError
@@ -7,7 +9,7 @@ from olmo_hydra.config.hardware import HardwareConfig, Platform
 
 
 def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
-    """The first `cfg.devices` devices of the platform. Several CPU devices are simulated on the same cores.
+    """The first `cfg.devices` devices of the platform, slice by slice. Several of a CPU are simulated.
 
     Args:
       cfg: The hardware group.
@@ -24,7 +26,9 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
         devices = []
     kind_is_right = cfg.device_kind is None or all(device.device_kind == cfg.device_kind for device in devices)
     if len(devices) >= cfg.devices and kind_is_right and (cfg.processes == 1 or len(devices) == cfg.devices):
-        return sorted(devices[: cfg.devices], key=lambda device: (device.process_index, device.id))
+        taken = in_slices(devices[: cfg.devices])
+        _check_slices(cfg, taken)
+        return taken
     found = devices or jax.devices()
     raise RequestError(
         f"wants {_count(cfg.devices, cfg.platform.value, cfg.device_kind)}; "
@@ -56,6 +60,27 @@ def configure(cfg: HardwareConfig) -> None:
             jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # the back end of this process exists already; `acquire` counts what it has
         return
+
+
+def in_slices(devices: Iterable[jax.Device]) -> list[jax.Device]:
+    """Slice by slice, and in JAX's order within each."""
+    return sorted(devices, key=lambda device: (_slice(device), device.process_index, device.id))
+
+
+def _slice(device: jax.Device) -> int:
+    return getattr(device, "slice_index", None) or 0  # None where there is one slice
+
+
+def _check_slices(cfg: HardwareConfig, devices: list[jax.Device]) -> None:
+    """TPUs say which slice they lie in; others can be told to play several."""
+    found = len({_slice(device) for device in devices})
+    if cfg.platform is Platform.tpu and found != cfg.slices:
+        raise RequestError(
+            f"is not the {found} that the devices say they lie in",
+            key="hardware.slices",
+            value=cfg.slices,
+            instead=f"hardware.slices={found}",
+        )
 
 
 def _count(number: int, platform: str, kind: str | None) -> str:

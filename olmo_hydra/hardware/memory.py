@@ -1,5 +1,7 @@
 """Bytes of a run's state, from the config alone."""
 
+from olmo_hydra.config.mesh import halo
+from olmo_hydra.config.model import Attention
 from olmo_hydra.config.root import Config
 
 
@@ -17,3 +19,20 @@ def params_per_device(config: Config) -> int:
     model, mesh = config.model, config.hardware.mesh
     shards = mesh.tensor * (mesh.fsdp if model.d_model % mesh.fsdp == 0 else 1)
     return (model.num_params - model.num_norm_params) // shards + model.num_norm_params
+
+
+def others_keys(config: Config, kind: Attention) -> int:
+    """Keys of other devices along `context` that one takes in a layer of a kind, for each instance."""
+    seq_len, window = config.data.seq_len, config.model.window if kind is Attention.sliding else None
+    others = seq_len - seq_len // config.hardware.mesh.context
+    before = halo(seq_len, window)
+    return others if before is None else min(before, others)
+
+
+def others_keys_bytes(config: Config, kind: Attention) -> int:
+    """Those keys and their values, in a device's heads, of all instances that it computes at once."""
+    model, hardware, train = config.model, config.hardware, config.train
+    assert model.n_kv_heads is not None
+    instances = train.global_batch // (hardware.batch_shards * hardware.accumulation(train.global_batch))
+    width = 2 * model.n_kv_heads // hardware.mesh.tensor * model.head_dim
+    return instances * others_keys(config, kind) * width * model.compute_dtype.size

@@ -9,12 +9,13 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig, splash_block
+from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig, splash_block, splash_query_block
+from olmo_hydra.config.mesh import halo, query_positions
 from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.flops import Matmul, causal_pairs, matmuls, recomputed
-from olmo_hydra.hardware.memory import params_per_device
+from olmo_hydra.hardware.memory import others_keys, params_per_device
 
 # FLOPs of the backward pass of attention as a multiple of the forward pass's: `xla` keeps the probabilities, the others
 # compute them again, splash twice (its kernels of dq and of dk and dv are two).
@@ -29,7 +30,8 @@ class Part:
       name: What it is.
       flops: Arithmetic that is executed: also what is recomputed, and what a kernel's blocks compute in vain.
       moved: Bytes from and to its memory, at the least.
-      sent: Bytes to other devices; as many come.
+      sent: Bytes to other devices of its slice; as many come.
+      crossing: Bytes to other slices.
       fill: Share of the matrix unit that the shapes fill; 1 where its width is unknown.
     """
 
@@ -37,6 +39,7 @@ class Part:
     flops: float = 0.0
     moved: float = 0.0
     sent: float = 0.0
+    crossing: float = 0.0
     fill: float = 1.0
 
 
@@ -47,13 +50,15 @@ class Rates:
     flops: float | None
     memory: float | None
     links: float | None
+    network: float | None = None
 
     def seconds(self, part: Part) -> tuple[float, str] | None:
-        """Time of a part and what bounds it: `arithmetic`, `memory` or `links`. None: the bound is unknown."""
+        """Time of a part and what bounds it: `arithmetic`, `memory`, `links` or `network`. None: that is unknown."""
         wanted = {
             "arithmetic": (part.flops / part.fill, self.flops),
             "memory": (part.moved, self.memory),
             "links": (part.sent, self.links),
+            "network": (part.crossing, self.network),
         }
         times = {name: amount / rate for name, (amount, rate) in wanted.items() if amount and rate}
         if not times or any(amount and not rate for amount, rate in wanted.values()):
@@ -73,13 +78,13 @@ def rates(cfg: HardwareConfig) -> Rates:
     if not chip.torus and chip.per_host and cfg.chips > chip.per_host:
         link = None if link is None or network is None else min(link, network * chip.per_host)
     in_units = lambda value, unit: None if value is None else value * unit  # noqa: E731
-    return Rates(in_units(peak, 1e12), in_units(memory, 1e9), in_units(link, 1e9))
+    return Rates(in_units(peak, 1e12), in_units(memory, 1e9), in_units(link, 1e9), in_units(network, 1e9))
 
 
 def parts(config: Config) -> list[Part]:
     """An update of the run on one device, in parts."""
     model, hardware = config.model, config.hardware
-    tokens = config.train.global_batch * config.data.seq_len // hardware.batch_shards
+    tokens = config.train.global_batch * config.data.seq_len // (hardware.batch_shards * hardware.mesh.context)
     return [
         *_products(config, tokens),
         _attention(config, tokens),
@@ -130,9 +135,11 @@ def _attention(config: Config, tokens: int) -> Part:
     again = _attention_again(hardware)
     flops = forward * (1 + again + BACKWARD[hardware.attention])
     # Forward reads q, k, v and writes the result; backward reads these and its gradient, and writes three gradients.
-    q, kv = heads * model.head_dim, kv_heads * model.head_dim
-    each = (2 * q + 2 * kv) * (1 + again) + (4 * q + 4 * kv)
-    moved = model.n_layers * tokens * each * model.compute_dtype.size
+    instances = tokens * hardware.mesh.context // seq_len
+    others = sum(others_keys(config, kind) for kind in model.window_pattern) * layers_of_a_kind * instances
+    q = model.n_layers * tokens * heads * model.head_dim
+    kv = (model.n_layers * tokens + others) * kv_heads * model.head_dim
+    moved = ((2 * q + 2 * kv) * (1 + again) + (4 * q + 4 * kv)) * model.compute_dtype.size
     return Part("attention", flops, moved, fill=_fill(model.head_dim, hardware))
 
 
@@ -151,17 +158,28 @@ def _window(model: ModelConfig, kind: Attention) -> int | None:
 
 
 def computed_pairs(hardware: HardwareConfig, seq_len: int, window: int | None) -> int:
-    """Pairs of a query and a key for which attention computes a logit, in one sequence.
+    """Pairs of a query and a key for which attention computes a logit, in one sequence, by all its devices together.
 
     Splash computes whole blocks, of which some pairs are masked; others are counted as if they computed none of these.
+    Where devices along `context` have unequal work, all count as the one with most.
     """
     if hardware.attention is not AttentionKernel.splash:
         return causal_pairs(seq_len, window)
-    length, block = splash_block(seq_len, hardware.attention_block)
-    window = min(window or length, length)
-    rows = range(length // block)
-    touched = sum(key <= query and (query - key - 1) * block + 1 < window for query in rows for key in rows)
-    return touched * block**2
+    context, before = hardware.mesh.context, halo(seq_len, window)
+    queries, shards = seq_len // context, 1 if before is not None else context
+    keys = seq_len if shards == context else queries + (before or 0)
+    most = hardware.attention_block
+    (rows, block_q), (columns, block_kv) = splash_query_block(queries, shards, most), splash_block(keys, most)
+
+    def touched(shard: int) -> int:
+        """Blocks with a pair that is seen; where a block lies in two parts, those between them count as well."""
+        positions = query_positions(shard, shards, queries, keys)
+        filled = positions + positions[-1:] * (rows - queries)
+        ends = [(min(block), max(block)) for block in (filled[i : i + block_q] for i in range(0, rows, block_q))]
+        last_keys = range(block_kv - 1, columns, block_kv)
+        return sum(last - block_kv < high and low - last < (window or keys) for low, high in ends for last in last_keys)
+
+    return context * max(touched(shard) for shard in range(shards)) * block_q * block_kv
 
 
 def _elementwise(model: ModelConfig, hardware: HardwareConfig, tokens: int) -> Part:
@@ -196,9 +214,14 @@ def _collectives(config: Config, tokens: int) -> list[Part]:
         gathered = 2 * micro_batches * matrices * size * share  # for the forward and for the backward pass
         found.append(Part("gather weights", sent=gathered))
         found.append(Part("scatter gradients", sent=micro_batches * matrices * size * share))
-    if mesh.data > 1:
-        summed = matrices / mesh.fsdp * 4
-        found.append(Part("sum gradients", sent=2 * summed * (mesh.data - 1) / mesh.data))
+    slices = config.hardware.slices
+    summed, copies = matrices / mesh.fsdp * 4, mesh.data * mesh.context // slices  # within a slice
+    if copies > 1:
+        found.append(Part("sum gradients", sent=2 * summed * (copies - 1) / copies))
+    if slices > 1:  # of which every copy within a slice sends its part
+        found.append(Part("sum over slices", crossing=2 * summed / copies * (slices - 1) / slices))
+    if mesh.context > 1:
+        found.append(_context(config, tokens))
     if mesh.tensor > 1:
         again = recomputed(model, config.hardware.remat) & {Point.out, Point.down}
         sums = (4 + len(again)) * model.n_layers
@@ -206,6 +229,21 @@ def _collectives(config: Config, tokens: int) -> list[Part]:
             Part("sum activations", sent=2 * sums * tokens * model.d_model * size * (mesh.tensor - 1) / mesh.tensor)
         )
     return found
+
+
+def _context(config: Config, tokens: int) -> Part:
+    """Keys and values go to the devices that need them, forward and recomputed, and their gradients back; so do halves
+    of the queries and results of layers that take all keys, to and fro, where half of the positions are exchanged."""
+    model, hardware = config.model, config.hardware
+    assert model.n_heads is not None and model.n_kv_heads is not None
+    instances = tokens * hardware.mesh.context // config.data.seq_len
+    layers = model.n_layers / len(model.window_pattern)
+    taken = sum(others_keys(config, kind) for kind in model.window_pattern) * layers * instances
+    balanced = sum(halo(config.data.seq_len, _window(model, kind)) is None for kind in model.window_pattern) * layers
+    numbers = 2 * taken * model.n_kv_heads + balanced * tokens * model.n_heads
+    passes = 3 if hardware.remat is Remat.full else 2
+    sent = passes * numbers * model.head_dim / hardware.mesh.tensor * model.compute_dtype.size
+    return Part("exchange context", sent=sent)
 
 
 @dataclass(frozen=True)
@@ -236,6 +274,6 @@ def bound(found: list[Part], rates: Rates) -> Bound | None:
     taken = {part.name: rates.seconds(part) for part in found}
     if any(one is None for one in taken.values()):
         return None
-    sending = math.fsum(one[0] for one in taken.values() if one and one[1] == "links")
-    computing = math.fsum(one[0] for one in taken.values() if one and one[1] != "links")
+    sending = math.fsum(one[0] for one in taken.values() if one and one[1] in ("links", "network"))
+    computing = math.fsum(one[0] for one in taken.values() if one and one[1] not in ("links", "network"))
     return Bound(computing, sending)

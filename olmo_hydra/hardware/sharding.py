@@ -1,37 +1,31 @@
-"""How arrays lie on the mesh: the batch over `data` and `fsdp`, parameters over `fsdp` and `tensor`."""
+"""How arrays lie on the mesh: by the table of `config/mesh.py`."""
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from olmo_hydra.config.hardware import BATCH_AXES, MESH_AXES, HardwareConfig
-
-# Which axis of the mesh divides a logical axis of a matrix. Every matrix of the decoder has the model's width on one
-# side and on the other what `tensor` divides (arXiv 1909.08053): columns of the first of two products, rows of the
-# second, so that only the sum after both is communicated.
-MESH_AXIS = {"embed": "fsdp", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "vocab": "tensor"}
+from olmo_hydra.config.hardware import HardwareConfig
+from olmo_hydra.config.mesh import MESH_AXES, RULES, divided
 
 
 def make_mesh(cfg: HardwareConfig, devices: list[jax.Device]) -> Mesh:
-    """The mesh of the config, (data, fsdp, tensor), over devices in JAX's order."""
-    shape = [getattr(cfg.mesh, name) for name in MESH_AXES]
-    return Mesh(np.asarray(devices).reshape(shape), MESH_AXES)
+    """The mesh of the config, along `MESH_AXES`, over devices in their order: slice by slice, if there are several.
+
+    `data` is the outermost axis and a multiple of the slices, so that no other one leaves a slice.
+    """
+    return Mesh(np.asarray(devices).reshape(list(cfg.mesh.sizes.values())), MESH_AXES)
 
 
 def param_sharding(mesh: Mesh, axes: tuple[str, ...], shape: tuple[int, ...]) -> NamedSharding:
-    """Divides both sides of a matrix by `MESH_AXIS`; norms, and a model width that does not divide, are replicated.
+    """Divides both sides of a matrix by `RULES`; norms, and a model width that does not divide, are replicated.
 
     Args:
       axes: Logical axis names, one a dimension (`("layers", "embed", "heads")`).
       shape: Of the same parameter.
     """
     is_matrix = len([name for name in axes if name != "layers"]) > 1
-    spec: list[str | None] = [None] * len(axes)
-    for dim, name in enumerate(axes):
-        mesh_axis = MESH_AXIS.get(name)
-        if is_matrix and mesh_axis and shape[dim] % mesh.shape[mesh_axis] == 0:
-            spec[dim] = mesh_axis
-    return NamedSharding(mesh, PartitionSpec(*spec))
+    names = axes if is_matrix else (None,) * len(axes)
+    return NamedSharding(mesh, PartitionSpec(*divided(names, shape, mesh.shape)))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -40,8 +34,13 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
-    """Divides the batch dimension, the one after `leading` undivided dimensions; devices along `tensor` have copies."""
-    return NamedSharding(mesh, PartitionSpec(*[None] * leading, BATCH_AXES))
+    """Of what instances have, after `leading` undivided dimensions; along `context` and `tensor` lie copies."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES["batch"]))
+
+
+def token_sharding(mesh: Mesh, leading: int = 0) -> NamedSharding:
+    """Of what tokens have, [B, T] after `leading` undivided dimensions; along `tensor` lie copies."""
+    return NamedSharding(mesh, PartitionSpec(*[None] * leading, RULES["batch"], RULES["length"]))
 
 
 def put(array: np.ndarray, sharding: NamedSharding) -> jax.Array:

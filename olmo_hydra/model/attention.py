@@ -8,7 +8,6 @@ from olmo_hydra.config.remat import Point
 from olmo_hydra.model import norm
 from olmo_hydra.model.init import Init
 from olmo_hydra.model.kernels import Attend
-from olmo_hydra.model.linear import Linear
 from olmo_hydra.model.rope import Rope, rotate
 
 
@@ -25,10 +24,10 @@ class SelfAttention(nnx.Module):
         self.head_dim = cfg.head_dim
         q_width, kv_width = cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim
         self.attend = attend
-        self.q = Linear(init.matrix((cfg.d_model, q_width), ("embed", "heads")), point=Point.q)
-        self.k = Linear(init.matrix((cfg.d_model, kv_width), ("embed", "kv_heads")), point=Point.k)
-        self.v = Linear(init.matrix((cfg.d_model, kv_width), ("embed", "kv_heads")), point=Point.v)
-        self.out = Linear(init.matrix((q_width, cfg.d_model), ("heads", "embed"), adds=True), point=Point.out)
+        self.q = init.linear((cfg.d_model, q_width), ("embed", "heads"), Point.q)
+        self.k = init.linear((cfg.d_model, kv_width), ("embed", "kv_heads"), Point.k)
+        self.v = init.linear((cfg.d_model, kv_width), ("embed", "kv_heads"), Point.v)
+        self.out = init.linear((q_width, cfg.d_model), ("heads", "embed"), Point.out, adds=True)
         self.qk_norm = cfg.qk_norm
         if cfg.qk_norm is QKNorm.projection:
             self.q_norm = norm.build(cfg, q_width, "heads")
@@ -49,7 +48,7 @@ class SelfAttention(nnx.Module):
                 q_BTHD, k_BSKD = self.q_norm(q_BTHD), self.k_norm(k_BSKD)
             q_BTHD, k_BSKD = rotate(q_BTHD, rope), rotate(k_BSKD, rope)
             scale = self.head_dim**-0.5
-            y_BTHD = self.attend(q_BTHD, k_BSKD, v_BSKD, window=window, scale=scale, segments_BT=segments_BT)
+            y_BTHD = self.attend(q_BTHD, k_BSKD, v_BSKD, window=window, scale=scale, segments_BS=segments_BT)
             return self.out(y_BTHD.reshape(*x_BTD.shape[:-1], -1))
 
     def _heads(self, x: jax.Array) -> jax.Array:

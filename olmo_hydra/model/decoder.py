@@ -18,7 +18,7 @@ from olmo_hydra.model.head_loss import IMPOSSIBLE, HeadLoss
 from olmo_hydra.model.init import Init
 from olmo_hydra.model.kernels import Attend, xla
 from olmo_hydra.model.layout import ONE_DEVICE, Layout
-from olmo_hydra.model.linear import Embedding, Linear
+from olmo_hydra.model.linear import Embedding
 
 Tree = Any
 
@@ -80,12 +80,13 @@ class Decoder(nnx.Module):
         layout: Layout,
         loss_chunk: int | None,
     ):
-        init = Init(cfg, rngs)
+        flat = not layout.divides_positions
+        init = Init(cfg, rngs, one_token_axis=flat)
         table = init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed"))
         self.embedding = Embedding(table, cfg.compute_dtype)
-        self.blocks = stacked_blocks(cfg, rngs, attend)
+        self.blocks = stacked_blocks(cfg, rngs, attend, one_token_axis=flat)
         self.final_norm = norm.build(cfg, cfg.d_model, "embed")
-        self.head = Linear(init.head((cfg.d_model, cfg.padded_vocab), ("embed", "vocab")), out_dtype="float32")
+        self.head = init.head((cfg.d_model, cfg.padded_vocab), ("embed", "vocab"))
         self.layers = tuple(
             Layer(cfg.window if kind is Attention.sliding else None, rope.frequencies(cfg, kind))
             for kind in cfg.window_pattern
@@ -159,8 +160,9 @@ class Decoder(nnx.Module):
     def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
         apply = self._apply(x_BTD.shape[1], segments_BT)
         if self.remat is not Remat.none:
-            # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
-            prevent_cse = self.layer_loop is LayerLoop.unrolled
+            # In a scan of single layers the two passes are separate loops, and nothing can undo the recomputation. Where
+            # several layers follow one another, the compiler would share work, or recompute them all at once.
+            prevent_cse = self.layer_loop is LayerLoop.unrolled or len(self.layers) > 1
             kept = jax.checkpoint_policies.save_only_these_names(*(point.value for point in self.remat.kept))
             apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
 
@@ -176,7 +178,7 @@ class Decoder(nnx.Module):
         return x_BTD
 
 
-def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend) -> nnx.List[Block]:
+def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend, *, one_token_axis: bool = True) -> nnx.List[Block]:
     """A block for each position of the window pattern, with the layers at that position stacked.
 
     Layers are drawn in their order in the model and dealt out afterwards, so that two patterns start from the same
@@ -184,7 +186,7 @@ def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend) -> nnx.List
     """
 
     def draw(key: jax.Array, layer: jax.Array) -> Block:
-        return Block(Init(cfg, nnx.Rngs(key), layer), attend)
+        return Block(Init(cfg, nnx.Rngs(key), layer, one_token_axis), attend)
 
     layers = jax.vmap(draw)(jax.random.split(rngs.params(), cfg.n_layers), jnp.arange(cfg.n_layers))
     for param in jax.tree.leaves(layers, is_leaf=lambda x: isinstance(x, nnx.Param)):

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from olmo_hydra.config.hardware import BATCH_AXES
-from olmo_hydra.model.layout import divided
+from olmo_hydra.config.mesh import divided
 
 IMPOSSIBLE = -1e30  # the logit of ids that only pad the vocabulary; finite, so that products with zero stay zero
 
 Tokens = tuple[jax.Array, jax.Array]  # x_CD and labels_C
+Axes = tuple[str, ...]
 Losses = tuple[jax.Array, tuple[jax.Array, jax.Array]]
 
 WHOLE = PartitionSpec()  # on every device
@@ -37,9 +37,9 @@ class Chunk(NamedTuple):
 class Part:
     """Which axes of the mesh divide what one device has; none where it has all."""
 
-    batch: tuple[str, ...] = ()
-    width: str | None = None
-    vocabulary: str | None = None
+    tokens: Axes = ()
+    width: Axes = ()
+    vocabulary: Axes = ()
 
     def whole(self, weight_DV: jax.Array) -> jax.Array:
         return jax.lax.all_gather(weight_DV, self.width, axis=0, tiled=True) if self.width else weight_DV
@@ -54,16 +54,17 @@ class Part:
         """Over the parts of the vocabulary."""
         return jax.lax.psum(x, self.vocabulary) if self.vocabulary else x
 
-    def of_all_instances(self, x: jax.Array) -> jax.Array:
-        return jax.lax.psum(x, self.batch) if self.batch else x
+    def of_all_tokens(self, x: jax.Array) -> jax.Array:
+        return jax.lax.psum(x, self.tokens) if self.tokens else x
 
     def weight_gradient(self, gradient_DV: jax.Array) -> jax.Array:
-        """Added up over all instances, and divided as the weight is."""
-        others = tuple(axis for axis in self.batch if axis != self.width)
+        """Added up over all tokens, and divided as the weight is."""
         if self.width:
-            # Devices along it have other instances, or else the same ones, which count once.
             scatter = partial(jax.lax.psum_scatter, axis_name=self.width, scatter_dimension=0, tiled=True)
-            gradient_DV = scatter(gradient_DV) / (1 if self.width in self.batch else jax.lax.axis_size(self.width))
+            gradient_DV = scatter(gradient_DV)
+            if not set(self.width) <= set(self.tokens):  # then devices along it have had the same tokens
+                gradient_DV = gradient_DV / jax.lax.axis_size(self.width)
+        others = tuple(axis for axis in self.tokens if axis not in self.width)
         return jax.lax.psum(gradient_DV, others) if others else gradient_DV
 
 
@@ -77,8 +78,8 @@ class HeadLoss:
     Attributes:
       vocab_size: Ids below it are real, the others pad the table.
       chunk: Most tokens of a device for which logits exist at once; null: all.
-      mesh: Devices, along `MESH_AXES`: instances divided by `data` and `fsdp`, the weight by `fsdp` and `tensor`. The
-        weight is gathered once and its gradient added up once, whatever the number of chunks. Null: one device.
+      mesh: Devices, along `MESH_AXES`; null: one. Over those that divide its width the weight is gathered once, and its
+        gradient is added up once, whatever the number of chunks.
     """
 
     vocab_size: int
@@ -145,17 +146,16 @@ class HeadLoss:
         """`function(x, weight, labels, ..., part)` of each device's parts; `out` picks the layouts of its results."""
         if self.mesh is None:
             return function(*arrays, Part())
-        x_BTD, weight_DV, labels_BT, *scalars = arrays
-        x = divided(self.mesh, x_BTD.shape, (BATCH_AXES,))
-        weight = divided(self.mesh, weight_DV.shape, ("fsdp", "tensor"))
-        labels = divided(self.mesh, labels_BT.shape, (BATCH_AXES,))
-        part = Part(x[0] or (), *weight)
-        specs = (x, weight, labels, *(WHOLE for _ in scalars))
+        _, weight_DV, labels_BT, *scalars = arrays
+        tokens = divided(("batch", "length"), labels_BT.shape, self.mesh.shape)
+        weight = divided(("embed", "vocab"), weight_DV.shape, self.mesh.shape)
+        part = Part(tuple(axis for axes in tokens for axis in axes or ()), *(axes or () for axes in weight))
+        layouts = [PartitionSpec(*axes) for axes in (tokens, weight, tokens)]
         on_mesh = jax.shard_map(
             partial(function, part=part),
             mesh=self.mesh,
-            in_specs=specs,
-            out_specs=out(*specs[:3]),
+            in_specs=(*layouts, *(WHOLE for _ in scalars)),
+            out_specs=out(*layouts),
             check_vma=False,
         )
         return on_mesh(*arrays)
@@ -201,7 +201,7 @@ def _on_device(
     divisor: jax.Array,
     part: Part,
 ) -> tuple[jax.Array, ...]:
-    """Both losses of the instances of all devices, and the gradient of their sum by this device's x and weight."""
+    """Both losses of the tokens of all devices, and the gradient of their sum by this device's x and weight."""
     whole_DV = part.whole(weight_DV.astype(x_BTD.dtype))
 
     def add(sums: tuple[jax.Array, ...], tokens: Tokens) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
@@ -219,7 +219,7 @@ def _on_device(
 
     sums = (jnp.float32(0), jnp.float32(0), *[jnp.zeros(whole_DV.shape, jnp.float32)] * with_gradient)
     (nats, squares, *gradient), dx_chunks = jax.lax.scan(add, sums, head._chunks(x_BTD, labels_BT))
-    losses = part.of_all_instances(nats) / divisor, z_weight * part.of_all_instances(squares) / divisor
+    losses = part.of_all_tokens(nats) / divisor, z_weight * part.of_all_tokens(squares) / divisor
     if dx_chunks is None:
         return losses
     dx_ND = part.added(dx_chunks.reshape(-1, x_BTD.shape[-1])[: labels_BT.size])

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from olmo_hydra.config.model import InitMethod, ModelConfig
+from olmo_hydra.config.remat import Point
+from olmo_hydra.model.linear import Linear
 
 # Parameters carry `axes`, one logical name a dimension, from which `train` derives their sharding. The name is our own:
 # flax acts by itself on its metadata `sharding` and needs a mesh in scope for that.
@@ -21,14 +23,16 @@ class Init:
       cfg: The model.
       rngs: Their `params` stream is drawn from.
       layer: Number of the layer from 0, which may be traced; None outside the layers.
+      one_token_axis: Of every `Linear`.
     """
 
     cfg: ModelConfig
     rngs: nnx.Rngs
     layer: jax.Array | int | None = None
+    one_token_axis: bool = True
 
-    def matrix(self, shape: tuple[int, int], axes: tuple[str, str], *, adds: bool = False) -> nnx.Param:
-        """A projection's weight. `adds`: it belongs to what a layer adds to the residual, and `llama` shrinks it."""
+    def linear(self, shape: tuple[int, int], axes: tuple[str, str], point: Point, *, adds: bool = False) -> Linear:
+        """A projection of a layer. `adds`: it belongs to what a layer adds to the residual, and `llama` shrinks it."""
         std: float | jax.Array = self.cfg.init_std
         if self.cfg.init_method is InitMethod.fan_in:
             std = 1 / math.sqrt(shape[0])
@@ -37,12 +41,13 @@ class Init:
         elif adds and self.cfg.init_method is InitMethod.llama_depth:
             assert self.layer is not None
             std = std / jnp.sqrt(2 * (self.layer + 1))
-        return self._truncated(std, shape, axes)
+        return Linear(self._truncated(std, shape, axes), one_token_axis=self.one_token_axis, point=point)
 
-    def head(self, shape: tuple[int, int], axes: tuple[str, str]) -> nnx.Param:
-        """The head's weight: one over the root of the width, but for `normal`."""
+    def head(self, shape: tuple[int, int], axes: tuple[str, str]) -> Linear:
+        """The head, with results in fp32: initially one over the root of the width, but for `normal`."""
         is_normal = self.cfg.init_method is InitMethod.normal
-        return self._truncated(self.cfg.init_std if is_normal else 1 / math.sqrt(shape[0]), shape, axes)
+        weight = self._truncated(self.cfg.init_std if is_normal else 1 / math.sqrt(shape[0]), shape, axes)
+        return Linear(weight, out_dtype="float32", one_token_axis=self.one_token_axis)
 
     def embedding(self, shape: tuple[int, int], axes: tuple[str, str]) -> nnx.Param:
         """The input table: uncut and with standard deviation 1, but for `normal`."""

@@ -5,7 +5,6 @@ from flax import nnx
 
 from olmo_hydra.config.remat import Point
 from olmo_hydra.model.init import Init
-from olmo_hydra.model.linear import Linear
 
 
 class SwiGLU(nnx.Module):
@@ -13,9 +12,9 @@ class SwiGLU(nnx.Module):
 
     def __init__(self, init: Init):
         d_model, d_ff = init.cfg.d_model, init.cfg.d_ff
-        self.gate = Linear(init.matrix((d_model, d_ff), ("embed", "mlp")), point=Point.gate)
-        self.up = Linear(init.matrix((d_model, d_ff), ("embed", "mlp"), adds=True), point=Point.up)
-        self.down = Linear(init.matrix((d_ff, d_model), ("mlp", "embed"), adds=True), point=Point.down)
+        self.gate = init.linear((d_model, d_ff), ("embed", "mlp"), Point.gate)
+        self.up = init.linear((d_model, d_ff), ("embed", "mlp"), Point.up, adds=True)
+        self.down = init.linear((d_ff, d_model), ("mlp", "embed"), Point.down, adds=True)
 
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         with jax.named_scope("mlp"):

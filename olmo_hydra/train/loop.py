@@ -2,15 +2,17 @@
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.data.loader import Batch
-from olmo_hydra.hardware.sharding import batch_sharding, replicated
+from olmo_hydra.hardware.sharding import batch_sharding, replicated, token_sharding
 from olmo_hydra.train.ledger import Read
 from olmo_hydra.train.log import Log
 from olmo_hydra.train.parts import Parts
@@ -60,9 +62,9 @@ def run(parts: Parts, state: State, done: int) -> int:
         if config.train.passes_over(done):
             metrics = passed_over(lr)
         else:
-            inputs = place(Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT), parts)
+            inputs = place(Inputs(batch.tokens_BT, batch.labels_BT, batch.segments_BT), token_sharding, parts)
             state, metrics = update(state, inputs, lr)
-        read = place(Read(batch.instances_B, batch.by_label_BL, batch.masked_B), parts)
+        read = place(Read(batch.instances_B, batch.by_label_BL, batch.masked_B), batch_sharding, parts)
         found = parts.reading.ledger.mark(read, begins_epoch=batch.row == 0)
         log.later(done, metrics, found, batch)
         parts.checkpoints.tell(parts.tracker.event)
@@ -92,16 +94,17 @@ def save(parts: Parts, state: State, done: int, last: Batch, *, permanent: bool)
     parts.checkpoints.save(done, state, parts.meta, record, words_W, permanent=permanent)
 
 
-def place(arrays: Tree, parts: Parts) -> Tree:
+def place(arrays: Tree, sharding_of: Callable[[Mesh, int], NamedSharding], parts: Parts) -> Tree:
     """Arrays over the global batch on the devices as [A, B/A, ...]: micro-batches divided over the mesh.
 
     Args:
       arrays: [B/P, ...], what this one of P processes has read. As it reads every P-th instance, a micro-batch holds
         the same ones for every P.
+      sharding_of: `token_sharding` or `batch_sharding`.
       parts: Of the run.
     """
     micro_batches = parts.config.hardware.accumulation(parts.config.train.global_batch)
-    sharding = batch_sharding(parts.mesh, leading=1)
+    sharding = sharding_of(parts.mesh, 1)
 
     def placed(array_B: np.ndarray) -> jax.Array:
         divided = array_B.reshape(micro_batches, -1, *array_B.shape[1:])
@@ -120,7 +123,7 @@ def compiled(parts: Parts, state: State) -> Step:
     zeros_BT = np.zeros((B, T), np.int32)
     inputs = Inputs(zeros_BT, zeros_BT, zeros_BT if config.data.document_mask else None)
     read = Read(np.zeros(B, np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool))
-    inputs, read = place((inputs, read), parts)
+    inputs, read = place(inputs, token_sharding, parts), place(read, batch_sharding, parts)
     ledger.compile(read)
     options: dict[str, str | bool] = dict(config.hardware.compiler_options)
     lowered = step.lower(state, inputs, jnp.float32(0))

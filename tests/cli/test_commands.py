@@ -48,7 +48,7 @@ def test_preflight_of_olmo3_7b(capsys) -> None:
 def test_preflight_where_the_hardware_is_not(capsys) -> None:
     """The published peak of a chip of two devices is 2307 TFLOP/s; four chips at 40 % of it."""
     found = answered(capsys, "preflight", "model=olmo3_7b", "hardware=ironwood", "train.global_batch=16")
-    assert found["devices"] == 8 and found["mesh"] == {"data": 1, "fsdp": 8, "tensor": 1}
+    assert found["devices"] == 8 and found["mesh"] == {"data": 1, "fsdp": 8, "context": 1, "tensor": 1}
     assert found["accumulation"] * found["instances_per_device_and_micro_batch"] * 8 == 16
     days = found["train_flops"] / (0.4 * 4 * 2307e12) / 86400
     assert found["at_40_percent_mfu"]["days"] == pytest.approx(days)

@@ -72,8 +72,14 @@ WRONG = [
     ("train.skip_batches=[[2,6],[4,5],[6,9]]", ["none overlap", "train.skip_batches=[[2,9]]"]),
     ("optim=adamw optim.max_consecutive_skips=0", ["optim.max_consecutive_skips=0", "at least 1"]),
     ("hardware.micro_batch=0", ["hardware.micro_batch=0", "at least 1"]),
-    ("hardware.mesh.data=3", ["hardware.devices=1:", "multiple of 3", "data=3 x tensor=1", "hardware.devices=3, or"]),
-    ("hardware.mesh.fsdp=3", ["hardware.devices=1:", "data=1 x fsdp=3 x tensor=1", "hardware.devices=3, or -1"]),
+    (
+        "hardware.mesh.data=3",
+        ["hardware.devices=1:", "multiple of 3", "data=3 x context=1", "hardware.devices=3, or"],
+    ),
+    (
+        "hardware.mesh.fsdp=3",
+        ["hardware.devices=1:", "fsdp=3 x context=1 x tensor=1", "hardware.devices=3, or -1"],
+    ),
     ("hardware=cpu_sim hardware.devices=7 hardware.processes=2", ["hardware.processes=2", "hardware.devices=8, or"]),
     ("hardware.mesh.data=-1", ["hardware.mesh.fsdp=-1", "hardware.mesh.data is too", "hardware.mesh.fsdp=1"]),
     (
@@ -92,6 +98,20 @@ WRONG = [
         "hardware=cpu_sim hardware.mesh.tensor=2 hardware.processes=8",
         ["hardware.mesh.tensor=2", "1 devices of a process", "hardware.mesh.tensor=1"],
     ),
+    (
+        "hardware=cpu_sim hardware.mesh.context=4 hardware.processes=4",
+        ["hardware.mesh.context=4", "2 devices of a process", "hardware.mesh.context=2"],
+    ),
+    (
+        "hardware=cpu_sim hardware.mesh.context=8 data.seq_len=250",
+        ["data.seq_len=250", "two parts for each device along hardware.mesh.context=8", "data.seq_len=240 or 256"],
+    ),
+    (
+        "hardware=cpu_sim hardware.slices=4 hardware.mesh.data=2",
+        ["hardware.mesh.data=2", "no multiple of hardware.slices=4", "hardware.mesh.data=4 hardware.mesh.fsdp=-1"],
+    ),
+    ("hardware=cpu_sim hardware.slices=3", ["hardware.slices=3", "hardware.devices=8", "hardware.slices=1"]),
+    ("hardware=h100 hardware.slices=2", ["hardware.slices=2", "of TPUs", "hardware.slices=1"]),
     ("data.seq_len=4096", ["data.seq_len=4096", "model.max_seq_len=1024"]),
     ("data.seq_len=1", ["data.seq_len=1", "at least 2"]),
     ("data.heldout_fraction=0", ["data.heldout_fraction=0"]),

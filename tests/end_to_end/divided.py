@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.kills.compare import arrays_of
+from olmo_hydra.config.mesh import MESH_AXES
 from tests.end_to_end.runs import find, train
 
 STEPS = 24
@@ -18,7 +19,7 @@ TOLERANCE = 2e-5  # of losses, relative: sums over devices in another order
 
 
 def by_processes(count: int, *mesh: int) -> list[str]:
-    axes = zip(("data", "fsdp", "tensor"), mesh, strict=True)
+    axes = zip(MESH_AXES, mesh, strict=True)
     return [f"hardware.processes={count}", *(f"hardware.mesh.{axis}={size}" for axis, size in axes)]
 
 

@@ -25,12 +25,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(root: Path) -> Path:
-    return trained(root, "alone", *by_processes(1, 2, 2, 1))
+    return trained(root, "alone", *by_processes(1, 2, 2, 1, 1))
 
 
 @pytest.mark.slow
 def test_two_processes_are_one_run(root: Path, alone: Path) -> None:
-    directory = trained(root, "two", *by_processes(2, 2, 2, 1))
+    directory = trained(root, "two", *by_processes(2, 2, 2, 1, 1))
     assert_same_run(directory, alone)
     assert sorted(path.name for path in (directory / "logs").iterdir()) == ["process_0.log", "process_1.log"]
     (start,) = json.loads((directory / "provenance.json").read_text())["starts"]
@@ -41,10 +41,10 @@ def test_two_processes_are_one_run(root: Path, alone: Path) -> None:
 @pytest.mark.slow
 def test_a_run_moves_between_processes_and_meshes(root: Path, alone: Path) -> None:
     """1 to 2 to 4 to 1 processes, each on another mesh, and at the end on two devices instead of four."""
-    trained(root, "moved", *by_processes(1, 4, 1, 1), "run.stop_at=6")
-    trained(root, "moved", *by_processes(2, 1, 2, 2), "run.stop_at=12")
-    trained(root, "moved", *by_processes(4, 1, 4, 1), "run.stop_at=18")
-    directory = trained(root, "moved", *by_processes(1, 1, 1, 2), "hardware.devices=2")
+    trained(root, "moved", *by_processes(1, 4, 1, 1, 1), "run.stop_at=6")
+    trained(root, "moved", *by_processes(2, 2, 1, 2, 1), "run.stop_at=12")
+    trained(root, "moved", *by_processes(4, 1, 4, 1, 1), "run.stop_at=18")
+    directory = trained(root, "moved", *by_processes(1, 1, 1, 1, 2), "hardware.devices=2")
     assert_same_run(directory, alone)
     starts = json.loads((directory / "provenance.json").read_text())["starts"]
     assert [(start["step"], start["devices"]["processes"]) for start in starts] == [(0, 1), (6, 2), (12, 4), (18, 1)]
@@ -53,7 +53,13 @@ def test_a_run_moves_between_processes_and_meshes(root: Path, alone: Path) -> No
 @contextmanager
 def running(root: Path, tag: str, at_step: int, count: int) -> Iterator[tuple[subprocess.Popen, list[int]]]:
     """The run once it has made an update, and the pids of its processes in their order."""
-    overrides = [*OPTIONS, *by_processes(count, 2, 2, 1), f"run.tag={tag}", "train.steps=100000", "checkpoint.every=5"]
+    overrides = [
+        *OPTIONS,
+        *by_processes(count, 2, 2, 1, 1),
+        f"run.tag={tag}",
+        "train.steps=100000",
+        "checkpoint.every=5",
+    ]
     process = subprocess.Popen(
         command(root, *overrides),
         stderr=subprocess.PIPE,
@@ -147,7 +153,7 @@ def test_one_that_is_lost_after_the_end_changes_nothing(root: Path, number: sign
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_one_that_is_missing_from_the_start_ends_the_command(root: Path, number: signal.Signals) -> None:
-    overrides = [*OPTIONS, *by_processes(2, 2, 2, 1), f"run.tag=missing{number.value}"]
+    overrides = [*OPTIONS, *by_processes(2, 2, 2, 1, 1), f"run.tag=missing{number.value}"]
     process = subprocess.Popen(
         command(root, *overrides), stderr=subprocess.PIPE, text=True, env=environment(), cwd=root
     )
@@ -168,7 +174,7 @@ def test_one_that_is_missing_from_the_start_ends_the_command(root: Path, number:
 @pytest.mark.slow
 def test_kills_of_two_processes_change_nothing(root: Path) -> None:
     """On one topology a run that was killed ends with the same bytes."""
-    two = by_processes(2, 2, 2, 1)
+    two = by_processes(2, 2, 2, 1, 1)
     unbroken = trained(root, "whole", *two)
     for victim in (1, 0):
         process = subprocess.Popen(command(root, *OPTIONS, *two, "run.tag=broken"), env=environment(), cwd=root)
@@ -217,7 +223,7 @@ def test_the_number_that_was_started_counts(root: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_that_blow_up_leave_the_page_on_it(root: Path) -> None:
     blown = ("optim=adamw", "optim.lr=1e20", "optim.clip_norm=null", "run.tag=blown")
-    done = train(root, *OPTIONS, *by_processes(2, 2, 2, 1), *blown)
+    done = train(root, *OPTIONS, *by_processes(2, 2, 2, 1, 1), *blown)
     assert done.returncode == 1 and "updates in a row were skipped" in done.stderr, done.stderr[-2000:]
     directory = find(root, "blown")
     assert directory is not None

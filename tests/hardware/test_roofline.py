@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from olmo_hydra.config.compose import compose
-from olmo_hydra.config.hardware import splash_block
+from olmo_hydra.config.hardware import splash_block, splash_query_block
+from olmo_hydra.config.mesh import halo
+from olmo_hydra.config.model import Attention
 from olmo_hydra.hardware.flops import train_flops_per_token
+from olmo_hydra.hardware.memory import others_keys_bytes
 from olmo_hydra.hardware.roofline import Bound, Part, Rates, bound, computed_pairs, parts, rates
 from olmo_hydra.model.kernels.splash import make_kernel
 
@@ -38,9 +41,43 @@ def test_pairs_are_those_of_the_blocks_that_splash_computes(
     hardware = compose([*LAUNCHED, f"data.seq_len={seq_len}", "hardware.attention_block=null", *typed]).hardware
     length, size = splash_block(seq_len, block)
     seen = None if window is None or window >= length else window
-    kernel = make_kernel(heads=1, length=length, window=seen, block=size, interpret=True)
+    kernel = make_kernel(heads=1, queries=seq_len, keys=seq_len, shards=1, window=seen, block=block, interpret=True)
     blocks = np.count_nonzero(kernel.fwd_mask_info.block_mask)
     assert computed_pairs(hardware, seq_len, window) == blocks * size**2
+
+
+@pytest.mark.parametrize("window", [None, 100, 512, 900])
+@pytest.mark.parametrize(("context", "block"), [(2, 128), (4, 256), (8, 512)])
+def test_pairs_of_the_busiest_device_are_those_of_its_kernel(context: int, block: int, window: int | None) -> None:
+    mesh = (f"hardware.devices={context}", f"hardware.mesh.context={context}", f"hardware.attention_block={block}")
+    hardware = compose([*LAUNCHED, "data.seq_len=2048", *mesh]).hardware
+    before = halo(2048, window)
+    queries, shards = 2048 // context, context if before is None else 1
+    shape = {"queries": queries, "keys": 2048 if before is None else queries + before, "shards": shards}
+    kernel = make_kernel(heads=1, **shape, window=window, block=block, interpret=True)
+    blocks = np.count_nonzero(kernel.fwd_mask_info.block_mask.reshape(shards, -1), axis=1).max()
+    size_q = splash_query_block(queries, shards, block)[1]
+    assert computed_pairs(hardware, 2048, window) == context * blocks * size_q * splash_block(shape["keys"], block)[1]
+
+
+def test_what_context_and_slices_send_by_hand() -> None:
+    """Two slices of 2 x 2 devices, one instance of 1024 tokens a device: three sliding layers of four."""
+    shape = ("model=olmo3_7b", "model.window=256", "hardware=v5p", "data.seq_len=1024", "train.global_batch=4")
+    mesh = ("hardware.slices=2", "hardware.devices=8", "hardware.mesh.data=2", "hardware.mesh.context=2")
+    config = compose([*shape, *mesh])
+    found = {part.name: part for part in parts(config)}
+    a_pass = 24 * 2 * 255 * 4096 + 8 * (2 * 512 * 4096 + 512 * 4096)  # halos; keys, values; half queries and results
+    assert found["exchange context"].sent == 3 * 2 * a_pass  # forward, again and backward, in two bytes
+    keys_and_values = 2 * 32 * 128 * 2
+    assert others_keys_bytes(config, Attention.sliding) == 255 * keys_and_values
+    assert others_keys_bytes(config, Attention.full) == 512 * keys_and_values
+    matrices = config.model.num_params - config.model.num_norm_params
+    assert found["sum gradients"].sent == matrices / 2 * 4  # over context, within a slice
+    assert found["sum over slices"].crossing == matrices / 2 * 4 / 2  # by both along context together
+    assert (
+        by_name(*shape, "hardware.devices=8", "hardware.mesh.data=2", "hardware.mesh.context=2")["mlp"] == found["mlp"]
+    )
+    assert rates(config.hardware).network == 6.25e9
 
 
 def test_what_is_sent_by_hand() -> None:
@@ -67,7 +104,9 @@ def test_heads_that_fill_half_of_the_matrix_unit() -> None:
 
 
 def test_rates_are_of_a_device() -> None:
-    assert rates(compose(LAUNCHED).hardware) == Rates(1153.5e12, 3690e9, 300e9)  # half of a chip, half of both ways
+    assert rates(compose(LAUNCHED).hardware) == Rates(
+        1153.5e12, 3690e9, 300e9, 6.25e9
+    )  # half of a chip, half of both ways
     assert rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=8"]).hardware).links == 450e9
     assert (
         rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=16"]).hardware).links == 400e9

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh
 from scipy.special import log_softmax, logsumexp, softmax
 
-from olmo_hydra.config.hardware import MESH_AXES
+from olmo_hydra.config.mesh import MESH_AXES
 from olmo_hydra.model.head_loss import HeadLoss
 
 B, T, D, V, VOCAB, IGNORED = 4, 10, 8, 16, 13, -100
@@ -74,15 +74,17 @@ def test_losses_and_gradients_equal_float64(problem: Problem, chunk: int | None)
     check(HeadLoss(VOCAB, chunk), problem)
 
 
-@pytest.mark.parametrize("shape", [s for s in product((1, 2, 4), repeat=3) if 1 < np.prod(s) <= 8], ids=str)
-def test_and_on_every_mesh(problem: Problem, shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    "shape", [s for s in product((1, 2), (1, 2, 4), (1, 2), (1, 2)) if 1 < np.prod(s) <= 8], ids=str
+)
+def test_and_on_every_mesh(problem: Problem, shape: tuple[int, int, int, int]) -> None:
     mesh = Mesh(np.asarray(jax.devices()[: np.prod(shape)]).reshape(shape), MESH_AXES)
     check(HeadLoss(VOCAB, 3, mesh), problem)
 
 
 def test_what_does_not_divide_is_computed_everywhere(problem: Problem) -> None:
     """Three instances over four devices, and a width of seven over two."""
-    mesh = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), MESH_AXES)
+    mesh = Mesh(np.asarray(jax.devices()).reshape(2, 2, 1, 2), MESH_AXES)
     odd = Problem(problem.x_BTD[:3, :, :7].copy(), problem.weight_DV[:7].copy(), problem.labels_BT[:3])
     by_one, by_eight = (value_and_gradient(HeadLoss(VOCAB, 3, on), odd) for on in (None, mesh))
     for one, eight in zip(jax.tree.leaves(by_one), jax.tree.leaves(by_eight), strict=True):

@@ -14,7 +14,7 @@ class Attend(Protocol):
       v_BSKD: Values.
       window: Query i sees keys i-window+1 to i; null for all keys up to i.
       scale: Factor of the dot products.
-      segments_BT: Number of the document that each position belongs to; a query sees its own document only. Null: one
+      segments_BS: Number of the document that each position belongs to; a query sees its own document only. Null: one
         document.
 
     Returns:
@@ -29,5 +29,25 @@ class Attend(Protocol):
         *,
         window: int | None,
         scale: float,
-        segments_BT: jax.Array | None = None,
+        segments_BS: jax.Array | None = None,
+    ) -> jax.Array: ...
+
+
+class AttendShard(Attend, Protocol):
+    """A kernel that can also compute a shard along `context`. Fewer queries than keys (T < S) are one of two things:
+
+    - Without `shard` the queries are the last T of the S positions, and S - T = window - 1.
+    - With `shard`, the number of this one of S / T, they are its `balanced_parts` of the sequence, each of T / 2.
+    """
+
+    def __call__(
+        self,
+        q_BTHD: jax.Array,
+        k_BSKD: jax.Array,
+        v_BSKD: jax.Array,
+        *,
+        window: int | None,
+        scale: float,
+        segments_BS: jax.Array | None = None,
+        shard: jax.Array | None = None,
     ) -> jax.Array: ...

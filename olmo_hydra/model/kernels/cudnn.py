@@ -20,7 +20,7 @@ def attention(
     *,
     window: int | None,
     scale: float,
-    segments_BT: jax.Array | None = None,
+    segments_BS: jax.Array | None = None,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
     """See `Attend`. Logits and softmax are fp32 inside the kernel.
@@ -42,8 +42,8 @@ def attention(
     if window is not None and window >= T:
         window = None
     mask = None
-    if segments_BT is not None:
-        seen_BTS = segments_BT[:, :, None] == segments_BT[:, None, :]
+    if segments_BS is not None:
+        seen_BTS = segments_BS[:, :, None] == segments_BS[:, None, :]
         mask = (seen_BTS & visible(jnp.arange(T), jnp.arange(T), window))[:, None]
     out_BTHD = jax.nn.dot_product_attention(
         q_BTHD,

@@ -77,7 +77,7 @@ def computed(attend: Attend, case: Case, arrays: Arrays, dtype: str = "float32")
     @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
     def run(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array | None) -> tuple[jax.Array, ...]:
         def forward(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            return attend(q, k, v, window=case.window, scale=case.head_dim**-0.5, segments_BT=segments)
+            return attend(q, k, v, window=case.window, scale=case.head_dim**-0.5, segments_BS=segments)
 
         out, pull = jax.vjp(forward, q, k, v)
         return out, *pull(cotangent)

@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.data import Positions
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.hardware import MESH_AXES, LayerLoop
+from olmo_hydra.config.hardware import LayerLoop
+from olmo_hydra.config.mesh import MESH_AXES
 from olmo_hydra.config.remat import Remat
 from olmo_hydra.model import decoder, kernels
 from olmo_hydra.model.kernels import cudnn, xla
@@ -32,7 +33,7 @@ BF16 = "model.compute_dtype=bfloat16"
     ],
 )
 def test_the_config_names_the_kernel(overrides, expected):
-    mesh = Mesh(np.asarray(jax.devices()).reshape(1, 8, 1), MESH_AXES)
+    mesh = Mesh(np.asarray(jax.devices()).reshape(1, 8, 1, 1), MESH_AXES)
     assert kernels.build(compose(overrides).hardware, mesh) == Divided(expected, mesh)
 
 
@@ -42,6 +43,15 @@ def test_the_config_names_the_kernel(overrides, expected):
         ("hardware.attention=splash", ["hardware.attention=splash", "tpu only", "hardware.attention=xla"]),
         ("hardware=ironwood hardware.attention=cudnn", ["hardware.attention=cudnn", "gpu only", "is tpu"]),
         ("hardware=ironwood hardware.attention_block=300", ["hardware.attention_block=300", "128", "=256"]),
+        (
+            f"hardware=gpu hardware.attention=cudnn {BF16} hardware.chips=2 hardware.mesh.context=2",
+            [
+                "hardware.mesh.context=2",
+                "hardware.attention=cudnn",
+                "hardware.mesh.context=1",
+                "hardware.attention=xla",
+            ],
+        ),
         ("hardware=gpu hardware.attention=cudnn", ["model.compute_dtype=float32", BF16]),
         (f"hardware=gpu hardware.attention=cudnn {BF16} model.head_dim=4", ["model.head_dim=4", "multiple of 8"]),
         (f"hardware=gpu hardware.attention=cudnn {BF16} model.head_dim=512 model.n_heads=1", ["at most 256"]),

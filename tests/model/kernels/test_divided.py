@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from olmo_hydra.config.hardware import MESH_AXES
+from olmo_hydra.config.mesh import MESH_AXES
 from olmo_hydra.model.kernels import cudnn, xla
 from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash
@@ -23,10 +23,10 @@ KERNELS = {
 @pytest.mark.parametrize(
     "shape, batch, kv_heads, group, shard",
     [
-        ((2, 4, 1), 8, 2, 2, (1, 128, 4, 8)),
-        ((1, 2, 4), 2, 4, 2, (1, 128, 2, 8)),
-        ((2, 1, 4), 4, 4, 1, (2, 128, 1, 8)),
-        ((2, 2, 2), 3, 2, 2, (3, 128, 2, 8)),  # a batch that does not divide: whole everywhere, its heads are not
+        ((2, 4, 1, 1), 8, 2, 2, (1, 128, 4, 8)),
+        ((1, 2, 1, 4), 2, 4, 2, (1, 128, 2, 8)),
+        ((2, 1, 1, 4), 4, 4, 1, (2, 128, 1, 8)),
+        ((2, 2, 1, 2), 3, 2, 2, (3, 128, 2, 8)),  # a batch that does not divide: whole everywhere, its heads are not
     ],
     ids=str,
 )

@@ -1,29 +1,17 @@
 """The kernel's operations one by one on this machine, and its compilation for a TPU that is not here."""
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from olmo_hydra.config.hardware import BATCH_AXES, MESH_AXES, splash_block
+from olmo_hydra.config.hardware import splash_block
+from olmo_hydra.config.mesh import MESH_AXES, RULES
 from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash, make_kernel
-from tests.components import require_component
+from tests.components import tpu_topology
 from tests.model.kernels.reference import Case, assert_equals_reference
-
-# What libtpu reads when it is loaded where no TPU is.
-WITHOUT_TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "tpu7x-8",
-    "TPU_STDERR_LOG_LEVEL": "3",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +44,7 @@ def test_blocks_outside_the_window_are_not_computed():
     """Of 8 x 8 blocks, a query sees its own block and, in a window of one block, the one before."""
 
     def computed_blocks(window):
-        kernel = make_kernel(heads=1, length=1024, window=window, block=128, interpret=False)
+        kernel = make_kernel(heads=1, queries=1024, keys=1024, shards=1, window=window, block=128, interpret=False)
         return [(np.asarray(info.block_mask) > 0).sum() for info in (kernel.fwd_mask_info, kernel.dkv_mask_info)]
 
     assert computed_blocks(None) == [36, 36]
@@ -64,28 +52,29 @@ def test_blocks_outside_the_window_are_not_computed():
 
 
 def test_a_mask_is_made_once():
-    arguments = {"heads": 4, "length": 128, "window": 7, "block": 128, "interpret": True}
+    arguments = {"heads": 4, "queries": 64, "keys": 128, "shards": 2, "window": 7, "block": 128, "interpret": True}
     assert make_kernel(**arguments) is make_kernel(**arguments)
 
 
 @pytest.mark.parametrize(
     "head_dim, dtype, mesh_shape",
-    [(128, jnp.bfloat16, (1, 2, 1)), (64, jnp.bfloat16, (1, 1, 2)), (16, jnp.float32, (1, 2, 1))],
+    [
+        (128, jnp.bfloat16, (1, 2, 1, 1)),
+        (64, jnp.bfloat16, (1, 1, 1, 2)),
+        (16, jnp.float32, (1, 2, 1, 1)),
+        (128, jnp.bfloat16, (1, 1, 2, 1)),
+    ],
 )
 def test_compiles_for_a_tpu(monkeypatch, head_dim, dtype, mesh_shape):
     """Forward and backward, over both devices of a chip, by the compiler that the chip uses."""
-    found = importlib.util.find_spec("libtpu") is not None
-    require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
-    for name, value in WITHOUT_TPU.items():
-        monkeypatch.setenv(name, value)
-    topology = topologies.get_topology_desc("tpu7x:1x1x1", platform="tpu")
+    topology = tpu_topology(monkeypatch, "tpu7x:1x1x1")
     mesh = Mesh(np.asarray(topology.devices).reshape(mesh_shape), MESH_AXES)
-    batch = NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+    batch = NamedSharding(mesh, PartitionSpec(RULES["batch"]))
     q, k = (jax.ShapeDtypeStruct((2, 384, heads, head_dim), dtype, sharding=batch) for heads in (4, 2))
     segments = jax.ShapeDtypeStruct((2, 384), jnp.int32, sharding=batch)
 
     def total(q, k, v, segments):
-        return Divided(Splash(), mesh)(q, k, v, window=200, scale=0.1, segments_BT=segments).astype(jnp.float32).sum()
+        return Divided(Splash(), mesh)(q, k, v, window=200, scale=0.1, segments_BS=segments).astype(jnp.float32).sum()
 
     lowered = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(q, k, k, segments)
     assert lowered.as_text().count("tpu_custom_call") == 3  # forward, dk with dv, dq

@@ -1,0 +1,77 @@
+"""Bytes of an update besides the state, by part, from the config alone. The compiler packs them its own way."""
+
+from olmo_hydra.config.hardware import AttentionKernel
+from olmo_hydra.config.model import Attention
+from olmo_hydra.config.remat import Point, Remat
+from olmo_hydra.config.root import Config
+from olmo_hydra.hardware.flops import causal_pairs
+from olmo_hydra.hardware.memory import params_per_device
+
+
+def activation_bytes_per_device(config: Config) -> dict[str, int]:
+    """What lies on one device at the fullest moment of an update, the beginning of the backward pass.
+
+    `kept by layers` is what the remat policy keeps of all layers, `a layer at work` all activations of one and their
+    gradients, `logits` those of a chunk with their gradient, `head` its whole weight and that weight's gradient, `layer
+    weights` a layer's gathered, and the next one's, `gradients` the sum over micro-batches besides those of one.
+    """
+    model, hardware = config.model, config.hardware
+    size = model.compute_dtype.size
+    tokens = tokens_at_once(config)
+    chunk = min(hardware.loss_chunk or tokens, tokens)
+    vocabulary = model.padded_vocab // hardware.mesh.tensor
+    sums = 2 if hardware.accumulation(config.train.global_batch) > 1 else 1
+    layer_params = (model.num_params - model.num_norm_params - 2 * model.d_model * model.padded_vocab) / model.n_layers
+    gathered = 2 if hardware.mesh.fsdp > 1 else 1
+    return {
+        "kept by layers": _kept(config, tokens),
+        "a layer at work": 2 * _of_layer(config, tokens),
+        "layer weights": int(gathered * layer_params / hardware.mesh.tensor * size),
+        "head": model.d_model * vocabulary * (size + 4),
+        "logits": chunk * vocabulary * (2 * 4 + size),
+        "gradients": sums * 4 * params_per_device(config),
+    }
+
+
+def tokens_at_once(config: Config) -> int:
+    """Tokens of a micro-batch on one device."""
+    hardware, train = config.hardware, config.train
+    instances = train.global_batch // (hardware.batch_shards * hardware.accumulation(train.global_batch))
+    return instances * config.data.seq_len // hardware.mesh.context
+
+
+def _kept(config: Config, tokens: int) -> int:
+    """Of all layers: their inputs, and what the policy names."""
+    model, remat = config.model, config.hardware.remat
+    if remat is Remat.none:
+        return model.n_layers * _of_layer(config, tokens)
+    widths = _widths(config)
+    kept = model.d_model + sum(widths[point] for point in remat.kept)
+    return model.n_layers * tokens * kept * model.compute_dtype.size
+
+
+def _of_layer(config: Config, tokens: int) -> int:
+    """Everything that a layer's gradient may need: its points, what lies between them, and softmax weights if kept."""
+    model, hardware = config.model, config.hardware
+    assert model.n_heads is not None
+    widths = _widths(config)
+    between = model.d_model  # after attention
+    between += 2 * (widths[Point.q] + widths[Point.k])  # normalised, and rotated
+    between += widths[Point.gate]  # its product with `up`
+    found = tokens * (model.d_model + sum(widths.values()) + between) * model.compute_dtype.size
+    if hardware.attention is AttentionKernel.xla:
+        window = model.window if Attention.sliding in model.window_pattern else None
+        most = config.data.seq_len if Attention.full in model.window_pattern else window
+        pairs = causal_pairs(config.data.seq_len, most) * tokens // config.data.seq_len
+        found += 4 * pairs * model.n_heads // hardware.mesh.tensor
+    return found
+
+
+def _widths(config: Config) -> dict[Point, int]:
+    """Of each point, on one device."""
+    model, tensor = config.model, config.hardware.mesh.tensor
+    assert model.n_heads is not None and model.n_kv_heads is not None
+    heads, kv_heads = (count * model.head_dim // tensor for count in (model.n_heads, model.n_kv_heads))
+    hidden = model.d_ff // tensor
+    narrow = {Point.q: heads, Point.k: kv_heads, Point.v: kv_heads, Point.context: heads, Point.out: model.d_model}
+    return narrow | {Point.gate: hidden, Point.up: hidden, Point.down: model.d_model}
