@@ -23,5 +23,5 @@ def test_from_heads_to_instances_to_positions(tmp_path: Path) -> None:
     axes = [{key: (change["was"], change["is"]) for key, change in one.items() if key in MOVED} for one in resumed]
     assert axes == [
         {"hardware.mesh.data": (1, 2), "hardware.mesh.tensor": (2, 1)},
-        {"hardware.mesh.data": (2, 1), "hardware.mesh.fsdp": (2, 1), "hardware.mesh.context": (1, 4)},
+        {"hardware.mesh.fsdp": (2, 1), "hardware.mesh.context": (1, 4), "hardware.mesh.tensor": (2, 1)},
     ]
