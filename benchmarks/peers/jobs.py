@@ -17,7 +17,7 @@ CELLS = {  # model and compute dtype
 TOLERANCE = {"float32": 2e-4, "bfloat16": 1e-2}  # of a loss, relative to ours
 
 
-def job(cell: str, weights: str, **changed: Any) -> Job:
+def job(cell: str, weights: str | None, **changed: Any) -> Job:
     """The job of a cell of the benchmark.
 
     Norms are Olmo 3's (RMSNorm with `norm_eps`, on sublayers' outputs and over whole projections), the head is untied,
@@ -26,6 +26,7 @@ def job(cell: str, weights: str, **changed: Any) -> Job:
     Args:
       cell: Of `CELLS`.
       weights: An npz file of initial parameters under Hugging Face's names, which our worker writes and others read.
+        None: every program draws its own.
       changed: Other fields, in place of these.
     """
     model, compute_dtype = CELLS[cell]
@@ -37,6 +38,7 @@ def job(cell: str, weights: str, **changed: Any) -> Job:
         "micro_batch": None,  # instances computed at once; None: as the program does by itself
         "seq_len": 512,  # tokens
         "device": "cpu",  # or gpu
+        "hardware": "cpu",  # the file of it in our config
         "remat": "none",  # or full: every layer is computed again in the backward pass
         "warmup": 3,  # updates, whose losses are compared
         "seed": 0,

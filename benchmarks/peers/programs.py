@@ -35,9 +35,14 @@ class Program:
 
 
 PROGRAMS = {
-    "ours": Program("olmo_hydra", "olmo_hydra", "#2a6f97"),
+    "ours": Program("olmo_hydra", "olmo_hydra", "#2a6f97", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}),
     "olmo_core": Program("OLMo-core, torch.compile", "olmo_core", "#c1666b"),
-    "hugging_face": Program("Hugging Face, torch.compile", "transformers", "#d4a017"),
+    "hugging_face": Program(
+        "Hugging Face, torch.compile",
+        "transformers",
+        "#d4a017",
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    ),
     "maxtext": Program("MaxText", "maxtext", "#6a994e", {"DECOUPLE_GCLOUD": "TRUE", "JAX_PLATFORMS": "cpu"}),
 }
 
@@ -79,15 +84,16 @@ class Worker:
           WorkerFailed: It cannot do the job.
         """
         self.name, self._log, self._patience = name, log, patience
-        self._process = subprocess.Popen(
-            [str(interpreter(name)), "-m", "benchmarks.peers.worker", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("wb"),
-            text=True,
-            cwd=ROOT,
-            env=os.environ | PROGRAMS[name].variables,
-        )
+        with log.open("wb") as printed:
+            self._process = subprocess.Popen(
+                [str(interpreter(name)), "-m", "benchmarks.peers.worker", name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=printed,
+                text=True,
+                cwd=ROOT,
+                env=os.environ | PROGRAMS[name].variables,
+            )
         self.loaded = self._ask(job)
 
     def turn(self, steps: int) -> dict[str, Any]:
@@ -96,9 +102,7 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process."""
-        _pipe(self._process.stdin).close()
-        self._process.wait()
-        _pipe(self._process.stdout).close()
+        self._process.communicate()
 
     def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
         alarm = Timer(self._patience, self._process.kill)
@@ -113,8 +117,9 @@ class Worker:
             alarm.cancel()
         if not answer:
             self._process.kill()
+            self._process.wait()
             said = self._log.read_text(errors="replace").strip().splitlines()
-            raise WorkerFailed(f"{self.name} ended: {said[-1] if said else 'it said nothing'} (all: {self._log})")
+            raise WorkerFailed(f"{self.name} ended: {' '.join(said[-2:]) or 'it said nothing'} (all: {self._log})")
         found: dict[str, Any] = json.loads(answer)
         return found
 

@@ -3,6 +3,8 @@
 import statistics
 from typing import Any
 
+import numpy as np
+
 Turn = dict[str, Any]  # what `worker.turn` answers
 Turns = dict[str, list[Turn]]  # of each program, one a round
 
@@ -44,4 +46,4 @@ def rate(turn: Turn, tokens_per_step: int) -> float:
 
 def difference(losses: list[float], ours: list[float]) -> float:
     """The largest difference of two programs' first losses, relative to ours."""
-    return max(abs(one - other) / abs(other) for one, other in zip(losses, ours, strict=True))
+    return float(np.max(np.abs(np.subtract(losses, ours)) / np.abs(ours)))  # a NaN stays one

@@ -49,7 +49,8 @@ def build(job: dict[str, Any]) -> Olmo3ForCausalLM:
         bos_token_id=None,
         eos_token_id=None,
     )
-    made = Olmo3ForCausalLM(config)
+    with torch.device(DEVICE[job["device"]]):
+        made = Olmo3ForCausalLM(config)
     if job["remat"] == "full":
         made.gradient_checkpointing_enable()
-    return made.to(DEVICE[job["device"]]).train()
+    return made.train()

@@ -89,7 +89,8 @@ def load(job: dict[str, Any]) -> Loaded:
         config, recorder = train.initialize(arguments(job, folder))
         _, _, shardings, _, mesh, *_, made = train_utils.setup_train_loop(config, recorder)
     params = nnx.state(made.model, nnx.Param)
-    nnx.update(made.model, filled(params, job))
+    if job["weights"]:
+        nnx.update(made.model, filled(params, job))
     graph, state = nnx.split(made)
     params_shardings, shardings = sharding.maybe_update_params_sharding_with_opt(config, shardings)
     step, _ = train_utils.jit_train_and_eval_step(

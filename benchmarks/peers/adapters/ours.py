@@ -30,19 +30,20 @@ def overrides(job: dict[str, Any]) -> list[str]:
         f"model.window_pattern=[{','.join(model['pattern'])}]",
         f"model.compute_dtype={job['compute_dtype']}",
         *(f"data.seq_len={job['seq_len']}", f"train.global_batch={job['batch']}", f"train.seed={job['seed']}"),
-        *("train.steps=1000000", "train.z_loss=0", f"hardware={job['device']}", f"hardware.remat={job['remat']}"),
+        *("train.steps=1000000", "train.z_loss=0", f"hardware={job['hardware']}", f"hardware.remat={job['remat']}"),
         *([f"hardware.micro_batch={job['micro_batch']}"] if job["micro_batch"] else []),
         *job["overrides"],
     ]
 
 
 def load(job: dict[str, Any]) -> Loaded:
-    """Compiles the update, and writes its initial parameters where the job says."""
+    """Makes the update, and writes its initial parameters where the job says."""
     config = compose(overrides(job))
     mesh = make_mesh(config.hardware, devices.acquire(config.hardware, ""))
     program = make_program(config, mesh)
     state = program.init()
-    write(Path(job["weights"]), config, state)
+    if job["weights"]:
+        write(Path(job["weights"]), config, state)
     step = compiled(program, state, config)
     sharding, micro_batches = batch_sharding(mesh, leading=1), config.hardware.accumulation(config.train.global_batch)
     lr = np.float32(config.optim.lr)

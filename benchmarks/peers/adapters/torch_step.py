@@ -11,7 +11,9 @@ DEVICE = {"cpu": "cpu", "gpu": "cuda"}
 
 
 def load_weights(job: dict[str, Any], model: torch.nn.Module, name_there: Callable[[str], str] = str) -> None:
-    """Fills every parameter of a model from the weights of a job; `name_there` gives their names of its own."""
+    """Fills every parameter of a model from a job that has weights; `name_there` gives their names of its own."""
+    if not job["weights"]:
+        return
     with np.load(job["weights"]) as weights, torch.no_grad():
         named = {name_there(name): parameter for name, parameter in model.named_parameters()}
         assert named.keys() == set(weights), named.keys() ^ set(weights)
