@@ -30,7 +30,6 @@ from olmo_hydra.hardware.sharding import batch_sharding, make_mesh, put, replica
 from olmo_hydra.hardware.watch import Watch
 from olmo_hydra.interop.initial import Initial
 from olmo_hydra.optim import schedules
-from olmo_hydra.report.build import write_report
 from olmo_hydra.tracking.checkpoints import steps
 from olmo_hydra.tracking.files import make_folder
 from olmo_hydra.tracking.logs import RunLog
@@ -44,6 +43,7 @@ from olmo_hydra.train.checkpoint import Checkpoints, Choice
 from olmo_hydra.train.clock import Clock, start_begins
 from olmo_hydra.train.lowering import abstract_state
 from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, State, make_program, stream
 from olmo_hydra.train.step import make_step
@@ -135,6 +135,8 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         processes.barrier("recorded")
 
         with _ended(run_dir, tracker, progress, stop, watch, done) as ended:
+            traced = config.train.profile if processes.first else None
+            profile = Profile(traced, done, run_dir.profile, clock, tracker.event, progress.note)
             parts = Parts(
                 config=config,
                 mesh=mesh,
@@ -150,6 +152,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 evaluate=_evaluation(config, data, heldout, program, processes, tracker, progress, pool),
                 stop=stop,
                 clock=clock,
+                profile=profile,
             )
             part = processes.part if is_last else lambda: None
             ended(*_trained(parts, state, done, run_dir, data, progress, watch, part))
@@ -183,6 +186,7 @@ def _trained(
             part()
         watch.over()
     finally:
+        parts.profile.close()
         parts.clock.turn_to("ending")
     if done == config.train.steps:
         return "finished", done
@@ -285,6 +289,8 @@ def _ended(
             progress.close()
             tracker.finish(outcome.get("status", 1))
         if isinstance(tracker, Tracker):
+            from olmo_hydra.report.build import write_report  # what it imports takes part of a second at every start
+
             with _after(first):
                 write_report(run_dir)
 

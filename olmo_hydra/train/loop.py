@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from olmo_hydra.config.errors import RunFailed
@@ -52,7 +51,8 @@ def run(parts: Parts, state: State, done: int) -> int:
         if batch.n != done:
             raise RunFailed(f"the loader gave batch {batch.n} where update {done + 1} trains on batch {done}")
         done += 1
-        lr = jnp.float32(config.optim.lr * parts.schedule(done))
+        parts.profile.before(done, state)
+        lr = np.asarray(config.optim.lr * parts.schedule(done), np.float32)  # to convert it on the devices takes 1 ms
         if config.train.passes_over(done):
             metrics = passed_over(lr)
         else:
@@ -60,6 +60,7 @@ def run(parts: Parts, state: State, done: int) -> int:
             state, metrics = update(state, inputs, lr)
         read = place(Read(batch.instances_B, batch.by_label_BL, batch.masked_B), parts)
         found = parts.reading.ledger.mark(read, begins_epoch=batch.row == 0)
+        parts.profile.after(done, state)
         if is_first:
             log.first_update(done, metrics)
             is_first = False

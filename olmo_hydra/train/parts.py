@@ -13,6 +13,7 @@ from olmo_hydra.data.loader import Batch
 from olmo_hydra.train.ahead import Update
 from olmo_hydra.train.checkpoint import Checkpoints, Meta
 from olmo_hydra.train.clock import Clock
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.stop import StopRequest
 
@@ -51,3 +52,4 @@ class Parts:
     evaluate: Callable[[int, nnx.State], Callable[[], None]]
     stop: StopRequest
     clock: Clock
+    profile: Profile

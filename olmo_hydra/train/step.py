@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     segments: Array | None
 
 
-Step = Callable[[State, Inputs, jax.Array], tuple[State, Metrics]]
+Step = Callable[[State, Inputs, Array], tuple[State, Metrics]]
 
 
 def passed_over(lr: Array) -> Metrics:
@@ -53,7 +53,7 @@ def make_step(program: Program) -> Step:
         loss, z_loss = nats_N.sum() / targets, z_weight * jnp.square(partition_N).sum() / targets
         return loss + z_loss, (loss, z_loss)
 
-    def step(state: State, inputs: Inputs, lr: jax.Array) -> tuple[State, Metrics]:
+    def step(state: State, inputs: Inputs, lr: Array) -> tuple[State, Metrics]:
         targets = jnp.maximum((inputs.labels != IGNORED).sum(), 1).astype(jnp.float32)
         gradient = jax.grad(loss_sum, has_aux=True)
 

@@ -23,6 +23,7 @@ from olmo_hydra.train import clock, loop
 from olmo_hydra.train.ahead import Update, compiled
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, State
 from olmo_hydra.train.step import Step, make_step
@@ -48,6 +49,7 @@ class History:
     rows: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     norms: dict[int, float] = field(default_factory=dict)  # of some parameters, by the step of the evaluation
     state: State | None = None  # as saved last
 
@@ -63,6 +65,9 @@ class History:
 
     def warning(self, text: str, kind: str, **fields: Any) -> None:
         raise AssertionError(text)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def sync(self) -> dict[str, Any]:
         self.done.append(("sync", len(self.rows)))
@@ -180,7 +185,8 @@ def trained(
             tracker=history,
             evaluate=evaluate,
             stop=stop or StopRequest(),
-            clock=clock.Clock(began=0.0),
+            clock=(time := clock.Clock(began=0.0)),
+            profile=Profile(config.train.profile, done, folder / "profile", time, history.event, history.note),
         )
         ended = loop.run(parts, state, done)
         assert (checkpoints.choose().step or 0) == (history.steps("save") or [done])[-1]

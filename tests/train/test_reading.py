@@ -29,6 +29,7 @@ from olmo_hydra.train.ahead import Update
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.clock import Clock
 from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.stop import StopRequest
 from tests.train.tiny import TINY, saving
@@ -98,7 +99,8 @@ class Ran:
                 batches=self._watched(batches),
                 instances=lambda n: data.batches.instances(n, 1)[0], skipped=(),
                 reading=reading, checkpoints=checkpoints, meta={}, tracker=self, evaluate=lambda *_: lambda: None,
-                stop=StopRequest(), clock=Clock(began=0.0),
+                stop=StopRequest(), clock=(time := Clock(began=0.0)),
+                profile=Profile(None, done, folder, time, self.event, print),
             )  # fmt: skip
             self.done = loop.run(parts, state, done)
             batches.close()
