@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,7 +189,8 @@ def trained(
             clock=(time := clock.Clock(began=0.0)),
             profile=Profile(config.train.profile, done, folder / "profile", time, history.event, history.note),
         )
-        ended = loop.run(parts, state, done)
+        with closing(parts.profile):
+            ended = loop.run(parts, state, done)
         assert (checkpoints.choose().step or 0) == (history.steps("save") or [done])[-1]
         return ended, history
     except RunFailed as failure:
