@@ -2,7 +2,7 @@
 
     python benchmarks/trace.py [--json] [overrides]
 
-Runs 60 updates of `nano`, of which `train.profile` traces 4 to 60, with a row every 5th, an evaluation every 8th and a
+Runs 36 updates of `nano`, of which `train.profile` traces 4 to 36, with a row every 5th, an evaluation every 8th and a
 checkpoint every 11th update. Of each update it says how long the devices were idle from its start to the start of the
 next one: that time without what any program ran in it. Prints the median, least and most for each kind of update.
 """
@@ -22,7 +22,7 @@ from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.trace import Span, programs, read
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
-FIRST, LAST, LOG, EVAL, SAVE = 4, 60, 5, 8, 11
+FIRST, LAST, LOG, EVAL, SAVE = 4, 36, 5, 8, 11
 JOB = (
     *(f"train.steps={LAST}", "schedule.warmup_steps=10", f"train.profile=[{FIRST},{LAST}]"),
     *(f"tracking.log_every={LOG}", f"eval.every={EVAL}", f"checkpoint.every={SAVE}", "eval.sample_tokens=0"),

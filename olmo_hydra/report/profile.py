@@ -16,7 +16,7 @@ def traced(run: Evidence) -> Section | None:
     blocks: list[Block] = []
     for event in events:
         updates = f"{count(event['first'])} to {count(event['last'])}"
-        blocks.append(Link(event["trace"], f"Trace of updates {updates}, for https://ui.perfetto.dev"))
+        blocks.append(Link(event["trace"], f"Trace of updates {updates}: https://ui.perfetto.dev opens it"))
         if event["operations"]:
             blocks.append(_operations(event))
     opened = "pip install xprof\nxprof --logdir profile   # in the run directory"

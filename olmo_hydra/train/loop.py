@@ -60,12 +60,12 @@ def run(parts: Parts, state: State, done: int) -> int:
             state, metrics = update(state, inputs, lr)
         read = place(Read(batch.instances_B, batch.by_label_BL, batch.masked_B), parts)
         found = parts.reading.ledger.mark(read, begins_epoch=batch.row == 0)
-        parts.profile.after(done, state)
         if is_first:
             log.first_update(done, metrics)
             is_first = False
         log.catch_up()
         log.later(done, metrics, found, batch)
+        parts.profile.after(done, state)
         if initial is not None:
             log.evaluation(0, initial)
             initial = None

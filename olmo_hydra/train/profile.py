@@ -34,8 +34,8 @@ class Profile:
     def before(self, update: int, state: Any) -> None:
         """Begins with the first update, once the devices have finished the one before."""
         if update == self._first <= self._last:
+            jax.block_until_ready(state)
             with self._clock.spent("save"):
-                jax.block_until_ready(state)
                 options = jax.profiler.ProfileOptions()
                 options.python_tracer_level = 0  # every call of Python would be in it, and take its time
                 jax.profiler.start_trace(self._folder, profiler_options=options)
