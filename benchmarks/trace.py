@@ -4,7 +4,8 @@
 
 Runs 36 updates of `nano`, of which `train.profile` traces 4 to 36, with a row every 5th, an evaluation every 8th and a
 checkpoint every 11th update. Of each update it says how long the devices were idle from its start to the start of the
-next one: that time without what any program ran in it. Prints the median, least and most for each kind of update.
+next one, in all and at most at a time, between two programs that follow each other: an evaluation is several programs.
+Prints medians and the most for each kind of update. A checkpoint has the devices wait, for the copy of the state.
 """
 
 import argparse
@@ -42,29 +43,33 @@ def main() -> None:
         (run,) = (RunDir(file.parent) for file in Path(folder).glob("*/metrics.jsonl"))
         (told,) = (event for event in run.rows("events") if event["event"] == "profiled")
         ran = programs(read(run.path / told["trace"]))
-    gaps: dict[str, list[float]] = defaultdict(list)
-    for update, milliseconds in idle(ran, told["first"]).items():
-        gaps[kind(update)].append(milliseconds)
+    gaps: dict[str, list[list[float]]] = defaultdict(list)
+    for update, between in idle(ran, told["first"]).items():
+        gaps[kind(update)].append(between)
     seconds = statistics.median(span.end - span.start for span in ran if span.name == UPDATE) / 1000
     if args.json:
         print(json.dumps({"update_ms": seconds, "idle_ms": gaps}))
         return
     print(f"the program of an update: {seconds:.2f} ms (median)")
-    print(f"{'idle until the next update, ms':32} {'updates':>8} {'median':>8} {'least':>8} {'most':>8}")
-    for name, values in sorted(gaps.items()):
-        print(f"{name:32} {len(values):8} {statistics.median(values):8.2f} {min(values):8.2f} {max(values):8.2f}")
+    print(
+        f"{'ms idle until the next update':32} {'updates':>8} {'programs':>8} {'in all':>8} {'at most':>8} {'ever':>8}"
+    )
+    for name, found in sorted(gaps.items()):
+        at_most = [max(between) for between in found]
+        numbers = map(statistics.median, (map(len, found), map(sum, found), at_most))
+        print(f"{name:32} {len(found):8}", *(f"{number:8.2f}" for number in (*numbers, max(at_most))))
 
 
-def idle(ran: Sequence[Span], first: int) -> dict[int, float]:
-    """Milliseconds in which no program ran, from the start of each update to the start of the next."""
+def idle(ran: Sequence[Span], first: int) -> dict[int, list[float]]:
+    """By update: milliseconds in which no program ran, before each of those from its own to that of the next update."""
     starts = [index for index, span in enumerate(ran) if span.name == UPDATE]
     found = {}
     for update, (here, following) in enumerate(pairwise(starts), first):
-        free, busy_until = 0.0, ran[here].end
+        between, busy_until = list[float](), ran[here].end
         for span in ran[here + 1 : following + 1]:
-            free += max(0.0, span.start - busy_until)
+            between.append(max(0.0, span.start - busy_until) / 1000)
             busy_until = max(busy_until, span.end)
-        found[update] = free / 1000
+        found[update] = between
     return found
 
 
