@@ -3,9 +3,10 @@
     python benchmarks/first_step.py [--rounds N] [overrides]
 
 Prints one JSON object on standard output and a line a start on standard error. Text is prepared beforehand. The clock
-runs from before the process is created until the row of update 1 is in `metrics.jsonl`; that includes imports, the
-evaluation at step 0 with its compilation, and the compilation of the step. Rounds alternate cold and warm starts, so
-that other load on the machine meets both.
+runs from before the process is created until the event `first_update`: the metrics of update 1 have arrived. That
+includes imports and the compilation of the step; the evaluation at step 0 comes after it. `cpu` is what the process
+has computed until then, on all cores: unlike the clock it hardly depends on other load. Rounds alternate cold and warm
+starts, so that such load meets both.
 """
 
 import argparse
@@ -58,20 +59,26 @@ def first_update(root: Path, overrides: list[str]) -> dict[str, float]:
             [sys.executable, str(TRAIN), *overrides], stdout=log, stderr=log, start_new_session=True
         )
         try:
-            while not any(file.stat().st_size for file in root.glob("*/metrics.jsonl")):
+            while not any(b'"first_update"' in file.read_bytes() for file in root.glob("*/events.jsonl")):
                 if process.poll() is not None or time.time() - start > TIMEOUT_S:
                     sys.exit(f"no first update:\n{(root / 'log').read_text()}")
                 time.sleep(POLL_S)
-            seconds = {"first_update": time.time() - start}
+            cpu = cpu_seconds(process.pid)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    (run,) = (file.parent for file in root.glob("*/metrics.jsonl"))
+    (run,) = (file.parent for file in root.glob("*/events.jsonl"))
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    seconds |= {row["event"]: datetime.fromisoformat(row["time"]).timestamp() - start for row in events}
+    seconds = {row["event"]: datetime.fromisoformat(row["time"]).timestamp() - start for row in events}
     shutil.rmtree(run, ignore_errors=True)  # a child may still be closing its files
-    return {mark: seconds[mark] for mark in MARKS}
+    return {mark: seconds[mark] for mark in MARKS} | {"cpu": cpu}
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed, itself and the system for it; that of its children is not in it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # fields 14 and 15 of proc(5)
 
 
 def summary(seconds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -82,7 +89,8 @@ def summary(seconds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
         return {name: round(value, 3) for name, value in found.items()}
 
     return {
-        kind: {mark: spread([start[mark] for start in starts]) for mark in MARKS} for kind, starts in seconds.items()
+        kind: {mark: spread([start[mark] for start in starts]) for mark in starts[0]}
+        for kind, starts in seconds.items()
     }
 
 

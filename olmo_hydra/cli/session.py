@@ -4,6 +4,7 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax import nnx
 from rich.console import Console
 
 from olmo_hydra.cli import skipped
@@ -28,7 +30,6 @@ from olmo_hydra.hardware.sharding import make_mesh, put, replicated, token_shard
 from olmo_hydra.hardware.watch import Watch
 from olmo_hydra.interop.initial import Initial
 from olmo_hydra.optim import schedules
-from olmo_hydra.report.build import write_report
 from olmo_hydra.tracking.checkpoints import steps
 from olmo_hydra.tracking.files import make_folder
 from olmo_hydra.tracking.logs import RunLog
@@ -37,9 +38,12 @@ from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.silent import Silent
 from olmo_hydra.tracking.tracker import Tracker
 from olmo_hydra.train import loop
+from olmo_hydra.train.ahead import ahead, compiled
 from olmo_hydra.train.checkpoint import Checkpoints, Choice
 from olmo_hydra.train.clock import Clock, start_begins
+from olmo_hydra.train.lowering import abstract_state
 from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, State, make_program, stream
 from olmo_hydra.train.step import make_step
@@ -74,9 +78,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         cache = Path(config.run.root).absolute() / "cache"
         compile_cache.use(cache / "xla", repair=processes.first)
         progress = Progress(None if processes.first else Console(quiet=True))
-        data = processes.in_turn("data", lambda: open_data(config, cache, progress.note))
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)
+        pool = stack.enter_context(ahead())
+        update = pool.submit(compiled, program, make_step(program))
+        data = processes.in_turn("data", lambda: open_data(config, cache, progress.note))
         begins = not any(steps(run_dir.checkpoints))
         initial = _initial(config, program, progress) if begins else None
         stack.enter_context(_held(run_dir, processes))
@@ -129,10 +135,12 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         processes.barrier("recorded")
 
         with _ended(run_dir, tracker, progress, stop, watch, done) as ended:
+            traced = config.train.profile if processes.first else None
+            profile = Profile(traced, done, run_dir.profile, clock, tracker.event, progress.note)
             parts = Parts(
                 config=config,
                 mesh=mesh,
-                step=make_step(program),
+                update=update.result,
                 schedule=schedules.build(config.schedule),
                 batches=stack.enter_context(closing(_batches(config, data, done, processes))),
                 instances=lambda n: data.batches.instances(n, 1)[0],
@@ -141,9 +149,10 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 checkpoints=checkpoints,
                 meta=meta,
                 tracker=tracker,
-                evaluate=_evaluation(config, data, heldout, program, processes, tracker, progress),
+                evaluate=_evaluation(config, data, heldout, program, processes, tracker, progress, pool),
                 stop=stop,
                 clock=clock,
+                profile=profile,
             )
             part = processes.part if is_last else lambda: None
             ended(*_trained(parts, state, done, run_dir, data, progress, watch, part))
@@ -177,6 +186,7 @@ def _trained(
             part()
         watch.over()
     finally:
+        parts.profile.close()
         parts.clock.turn_to("ending")
     if done == config.train.steps:
         return "finished", done
@@ -279,6 +289,8 @@ def _ended(
             progress.close()
             tracker.finish(outcome.get("status", 1))
         if isinstance(tracker, Tracker):
+            from olmo_hydra.report.build import write_report  # what it imports takes part of a second at every start
+
             with _after(first):
                 write_report(run_dir)
 
@@ -302,7 +314,8 @@ def _evaluation(
     processes: Processes,
     tracker: Tracker | Silent,
     progress: Progress,
-) -> Any:
+    pool: Executor,
+) -> Callable[[int, nnx.State], Callable[[], None]]:
     evaluate = InLoop(
         config,
         data,
@@ -317,9 +330,17 @@ def _evaluation(
         note=progress.note,
     )
 
-    def evaluated(step: int, state: State) -> None:
-        evaluate(step, state.params)
-        if step == 0:  # process 0 has counted baselines meanwhile
-            processes.barrier("evaluated")
+    ready = pool.submit(evaluate.compile, abstract_state(program).params)
 
-    return evaluated
+    def begun(step: int, params: nnx.State) -> Callable[[], None]:
+        ready.result()
+        record = evaluate(step, jax.device_put(params, program.shardings.params))
+
+        def recorded() -> None:
+            record()
+            if step == 0:  # process 0 has counted baselines meanwhile
+                processes.barrier("evaluated")
+
+        return recorded
+
+    return begun

@@ -15,7 +15,6 @@ from olmo_hydra.config.errors import RequestError, RunFailed
 from olmo_hydra.data.audit import trace
 from olmo_hydra.data.instances.repetition import repeats
 from olmo_hydra.data.opened import Data
-from olmo_hydra.report.skipped import write_skipped
 from olmo_hydra.tracking.files import replace
 from olmo_hydra.tracking.run_dir import RunDir
 
@@ -42,6 +41,8 @@ def explained(run_dir: RunDir, data: Data, note: Callable[[str], None]) -> Itera
         yield
     except RunFailed as failure:
         if "first" in failure.fields:
+            from olmo_hydra.report.skipped import write_skipped  # what it imports takes part of a second
+
             try:
                 content = described(
                     run_dir.rows("events"), data, *(failure.fields[key] for key in ("first", "last", "checkpoint"))

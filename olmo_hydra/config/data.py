@@ -11,7 +11,7 @@ from omegaconf import MISSING
 
 from olmo_hydra.config import tokenizers
 from olmo_hydra.config.errors import require
-from olmo_hydra.config.store import schema
+from olmo_hydra.config.store import NO_SCIENCE, schema
 
 
 class Instances(Enum):
@@ -166,7 +166,7 @@ class TextConfig(DataConfig):
 class PreparedConfig(DataConfig):
     """A corpus that `olmo-hydra data prepare --out FOLDER` made. What it is decides; where it lies does not."""
 
-    path: str = field(default=MISSING, metadata={"location": True})
+    path: str = field(default=MISSING, metadata=NO_SCIENCE)
     corpus: str | None = None
 
     def derive(self, run_seed: int) -> None:
@@ -182,8 +182,8 @@ class PreparedConfig(DataConfig):
 class FilesConfig(DataConfig):
     """Token files as OLMo-core writes them. Where they lie is no part of a run's identity; what they are is."""
 
-    root: str | None = field(default=None, metadata={"location": True})
-    keep_copies: bool = field(default=MISSING, metadata={"location": True})
+    root: str | None = field(default=None, metadata=NO_SCIENCE)
+    keep_copies: bool = field(default=MISSING, metadata=NO_SCIENCE)
     file_seed: int | None = None
     heldout_mix: str | None = None
 

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from olmo_hydra.config.root import SCIENCE, Config
+from olmo_hydra.config.store import NO_SCIENCE
 
 
 def plain(node: Any) -> Any:
@@ -40,12 +41,12 @@ def identity(config: Config) -> str:
 
 
 def science(config: Config) -> dict[str, Any]:
-    """The plain science half, without the fields that only say where something lies."""
-    return {group: _without_locations(getattr(config, group)) for group in SCIENCE}
+    """The plain science half, without the fields that change no number: where something lies, what is looked at."""
+    return {group: _numbers(getattr(config, group)) for group in SCIENCE}
 
 
-def _without_locations(node: Any) -> dict[str, Any]:
-    fields = [field.name for field in dataclasses.fields(node) if not field.metadata.get("location")]
+def _numbers(node: Any) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(node) if field.metadata != NO_SCIENCE]
     return {name: plain(getattr(node, name)) for name in fields}
 
 

@@ -14,6 +14,7 @@ from olmo_hydra.config.model import ModelConfig
 from olmo_hydra.config.operations import CheckpointConfig, EvalConfig, TrackingConfig
 from olmo_hydra.config.optim import OptimConfig
 from olmo_hydra.config.schedule import ScheduleConfig
+from olmo_hydra.config.store import NO_SCIENCE
 
 SCIENCE = ("model", "data", "optim", "schedule", "train", "init")
 OPERATIONS = ("hardware", "eval", "checkpoint", "tracking", "run")
@@ -21,7 +22,7 @@ OPERATIONS = ("hardware", "eval", "checkpoint", "tracking", "run")
 
 @dataclass
 class TrainConfig:
-    """Batch, horizon, seed, and what is passed over. Science: the same on any hardware."""
+    """Batch, horizon, seed, and what is passed over. Science: the same on any hardware; but for `profile`, a look."""
 
     global_batch: int = MISSING
     steps: int | None = None
@@ -29,6 +30,7 @@ class TrainConfig:
     seed: int = MISSING
     z_loss: float = MISSING
     skip_batches: list[list[int]] = MISSING
+    profile: list[int] | None = field(default=None, metadata=NO_SCIENCE)
 
     def derive(self, seq_len: int) -> None:
         """Fills `steps` from `tokens` (rounded up), or `tokens` from `steps`."""
@@ -54,6 +56,7 @@ class TrainConfig:
         require(1 <= self.steps < 2**31, "must lie in [1, 2^31) updates", key="train.steps", value=self.steps)
         self.tokens = self.steps * per_step
         self._check_skipped(self.steps)
+        self._check_profile(self.steps)
 
     def passes_over(self, step: int) -> bool:
         """Whether update `step` reads its batch and changes nothing."""
@@ -62,6 +65,24 @@ class TrainConfig:
     def check(self) -> None:
         require(0 <= self.seed < 2**32, "must lie in [0, 2^32)", key="train.seed", value=self.seed)
         require(self.z_loss >= 0, "must not be negative", key="train.z_loss", value=self.z_loss)
+
+    def _check_profile(self, steps: int) -> None:
+        if self.profile is None:
+            return
+        key, value = "train.profile", self.profile
+        require(
+            len(value) == 2 and all(type(update) is int for update in value) and value[0] <= value[1],
+            "is no first and last update",
+            key=key,
+            value=value,
+            instead=f"{key}=[{min(2, steps)},{min(5, steps)}]",
+        )
+        require(
+            value[0] >= 1 and value[1] <= steps,
+            f"is not inside the run, which has updates 1 to {steps}",
+            key=key,
+            value=value,
+        )
 
     def _check_skipped(self, steps: int) -> None:
         key, value, behind = "train.skip_batches", self.skip_batches, 0

@@ -11,6 +11,8 @@ from hydra.core.config_store import ConfigStore
 
 Schema = TypeVar("Schema", bound=type)
 
+NO_SCIENCE = {"science": False}  # metadata of a field in a science group that changes no number
+
 
 def schema(group: str, name: str | None = None) -> Callable[[Schema], Schema]:
     """Class decorator: registers a dataclass as `base_<name or group>` of the config group."""

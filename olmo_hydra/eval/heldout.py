@@ -1,7 +1,7 @@
 """Held-out loss by domain, with documents as units."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,11 @@ import numpy as np
 from olmo_hydra.data.heldout import HeldoutDocument
 from olmo_hydra.data.loader import IGNORED
 
-Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(tokens_BT, labels_BT) -> nats_B: the summed cross-entropy of each row's labels that are not ignored."""
+Score = Callable[[np.ndarray, np.ndarray], Any]
+"""(tokens_BT, labels_BT) -> nats_B: the summed cross-entropy of each row's labels that are not ignored, as an array
+that NumPy takes: on devices it need not be ready."""
+
+Scores = dict[str, list[Any]]  # nats_B of every batch, by domain
 
 
 @dataclass(frozen=True)
@@ -61,27 +64,33 @@ class HeldOut:
         self._rows = {name: cut(documents, seq_len, eos) for name, documents in domains.items()}
         self._batch = batch
 
-    def evaluate(self, score: Score) -> dict[str, dict[str, Any]]:
+    def scores(self, score: Score) -> Scores:
+        """What `score` says of every batch. Waits for no device that it uses."""
+        return {name: [score(*batch) for batch in self._batches(rows)] for name, rows in self._rows.items()}
+
+    def results(self, scores: Scores) -> dict[str, dict[str, Any]]:
         """Results by domain: documents, bytes, targets, nats, bits_per_byte and its standard error over documents."""
         return {
             name: summary(
-                self._nats_by_document(name, score),
+                self._nats_by_document(name, scores[name]),
                 np.array([document.n_bytes for document in documents]),
                 sum(len(document.tokens) for document in documents),
             )
             for name, documents in self._documents.items()
         }
 
-    def _nats_by_document(self, domain: str, score: Score) -> np.ndarray:
-        rows = self._rows[domain]
-        total = np.zeros(len(self._documents[domain]), np.float64)
+    def _batches(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Tokens and labels of each batch, the last one filled up."""
         for start in range(0, len(rows.tokens), self._batch):
-            part = slice(start, start + self._batch)
-            missing = self._batch - len(rows.tokens[part])
-            tokens = np.pad(rows.tokens[part], ((0, missing), (0, 0)))
-            labels = np.pad(rows.labels[part], ((0, missing), (0, 0)), constant_values=IGNORED)
-            nats = np.asarray(score(tokens, labels), np.float64)[: self._batch - missing]
-            np.add.at(total, rows.document[part], nats)
+            tokens, labels = rows.tokens[start : start + self._batch], rows.labels[start : start + self._batch]
+            missing = ((0, self._batch - len(tokens)), (0, 0))
+            yield np.pad(tokens, missing), np.pad(labels, missing, constant_values=IGNORED)
+
+    def _nats_by_document(self, domain: str, batches: list[Any]) -> np.ndarray:
+        rows, total = self._rows[domain], np.zeros(len(self._documents[domain]), np.float64)
+        if batches:
+            nats = np.concatenate([np.asarray(nats_B, np.float64) for nats_B in batches])[: len(rows.document)]
+            np.add.at(total, rows.document, nats)
         return total
 
 

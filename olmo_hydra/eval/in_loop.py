@@ -16,7 +16,7 @@ from olmo_hydra.data.heldout import HeldoutDocument
 from olmo_hydra.data.opened import Data
 from olmo_hydra.eval import baselines, heldout
 from olmo_hydra.eval.generate import sample
-from olmo_hydra.eval.scoring import make_scorer
+from olmo_hydra.eval.scoring import Scorer
 
 Record = Callable[[dict[str, Any]], None]
 
@@ -62,29 +62,43 @@ class InLoop:
             eos=self._tokenizer.eos,
             batch=batch,
         )
-        self._score = make_scorer(graphdef, place, whole)
+        self._batch = batch
+        self._score = Scorer(graphdef, place, whole)
         self._whole, self._first = whole, first
         self._key, self._record, self._note = key, record, note
 
-    def __call__(self, step: int, params: nnx.State) -> None:
-        """The rows of one step."""
+    def compile(self, params: nnx.State) -> None:
+        """Compiles the scoring for parameters as these, which may be shapes with shardings."""
         if self._has_text:
-            self._record(heldout.row(step, "heldout", self._heldout.evaluate(partial(self._score, params))))
-            if step == 0 and self._first:
-                self._baselines()
-        if step == self._config.train.steps and self._config.eval.sample_tokens and self._config.eval.prompts:
-            self._samples(step, params)
+            self._score.compile(params, self._batch, self._config.data.seq_len)
 
-    def _baselines(self) -> None:
-        start = time.perf_counter()
+    def __call__(self, step: int, params: nnx.State) -> Callable[[], None]:
+        """Has the devices begin with the evaluation of one step; what it returns waits for them and records rows."""
+        scores = self._heldout.scores(partial(self._score, params))
+
+        def record() -> None:
+            baselines = self._baselines() if step == 0 and self._first and self._has_text else []
+            if self._has_text:
+                self._record(heldout.row(step, "heldout", self._heldout.results(scores)))
+            for row in baselines:
+                self._record(row)
+            if step == self._config.train.steps and self._config.eval.sample_tokens and self._config.eval.prompts:
+                self._samples(step, params)
+
+        return record
+
+    def _baselines(self) -> list[dict[str, Any]]:
+        """The rows of the baselines, which the host makes while the devices score."""
+        start, rows = time.perf_counter(), []
         texts = baselines.text_to_count(self._data.files, self._tokenizer.vocab_size)
         counted, there = sum(map(len, texts)), sum(file.n_tokens for file in self._data.files)
         for name, fit in (("unigram", baselines.unigram), ("trigram", baselines.trigram)):
-            score = fit(texts, self._tokenizer.vocab_size)
-            row = heldout.row(0, f"baseline_{name}", self._heldout.evaluate(score))
-            self._record({**row, "fitted_tokens": counted})
+            scores = self._heldout.scores(fit(texts, self._tokenizer.vocab_size))
+            row = heldout.row(0, f"baseline_{name}", self._heldout.results(scores))
+            rows.append({**row, "fitted_tokens": counted})
         seconds = time.perf_counter() - start
         self._note(f"baselines: {counted:,} of {there:,} training tokens counted and scored in {seconds:.1f} s")
+        return rows
 
     def _samples(self, step: int, params: nnx.State) -> None:
         cfg = self._config.eval

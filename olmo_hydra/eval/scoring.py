@@ -1,7 +1,7 @@
 """A decoder as a scorer of rows: tokens to summed cross-entropy, compiled once."""
 
 from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,10 +9,8 @@ from flax import nnx
 from jax.sharding import NamedSharding
 
 
-def make_scorer(
-    graphdef: nnx.GraphDef, place: Callable[[np.ndarray], jax.Array], whole: NamedSharding | None = None
-) -> Callable[[nnx.State, np.ndarray, np.ndarray], np.ndarray]:
-    """`score(params, tokens_BT, labels_BT) -> nats_B`, in fp32 within a row.
+class Scorer:
+    """`scorer(params, tokens_BT, labels_BT) -> nats_B`, in fp32 within a row. Does not wait for the devices.
 
     Args:
       graphdef: The decoder's structure.
@@ -20,11 +18,19 @@ def make_scorer(
       whole: Where the scores lie, so that every process of a run can read them all.
     """
 
-    @partial(jax.jit, out_shardings=whole)
-    def nats(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, params).nats(tokens_BT, labels_BT).sum(axis=-1)
+    def __init__(
+        self, graphdef: nnx.GraphDef, place: Callable[[np.ndarray], jax.Array], whole: NamedSharding | None = None
+    ):
+        def nats(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
+            return nnx.merge(graphdef, params).nats(tokens_BT, labels_BT).sum(axis=-1)
 
-    def score(params: nnx.State, tokens_BT: np.ndarray, labels_BT: np.ndarray) -> np.ndarray:
-        return np.asarray(nats(params, place(tokens_BT), place(labels_BT)))
+        self._nats: Any = jax.jit(nats, out_shardings=whole)
+        self._place = place
 
-    return score
+    def compile(self, params: nnx.State, batch: int, seq_len: int) -> None:
+        """Compiles it for rows of one shape, and parameters as these, which may be shapes with shardings."""
+        rows_BT = self._place(np.zeros((batch, seq_len), np.int32))
+        self._nats = self._nats.lower(params, rows_BT, rows_BT).compile()
+
+    def __call__(self, params: nnx.State, tokens_BT: np.ndarray, labels_BT: np.ndarray) -> jax.Array:
+        return self._nats(params, self._place(tokens_BT), self._place(labels_BT))

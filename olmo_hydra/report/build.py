@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from olmo_hydra.report import goodput, origin, reading, sections, skipped
+from olmo_hydra.report import goodput, origin, profile, reading, sections, skipped
 from olmo_hydra.report.content import Page, Section
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.report.html import render
@@ -44,6 +44,7 @@ def page(run: Evidence) -> Page:
         sections.dynamics(run),
         sections.speed(run),
         goodput.where_time_went(run),
+        profile.traced(run),
         sections.timeline(run),
         origin.again(run),
         origin.provenance(run, sections.config_file(run)),

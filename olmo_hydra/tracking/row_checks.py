@@ -1,5 +1,6 @@
 """What a row of each jsonl file of a run has to hold: all that its readers take for granted."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ Checks = Mapping[str, Callable[[Any], bool]]
 LOOP = ("updates", "data", "eval", "save")
 BEFORE = ("import", "open", "restore")
 KEYS = (*BEFORE, "compile", *LOOP, "ending")  # of a row of time, in seconds since its start began
+TRACE = re.compile(r"profile/plugins/profile/\w+/\w[\w.-]*\.trace\.json\.gz")
 MOST = 1e12  # seconds, steps or chips: more is damage
 
 
@@ -105,6 +107,15 @@ def _is_count_or_none(value: Any) -> bool:
     return value is None or _is_count(value)
 
 
+def _is_trace(value: Any) -> bool:
+    """A path that a page may link to."""
+    return isinstance(value, str) and TRACE.fullmatch(value) is not None
+
+
+def _are_operations(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) and not _lacking(one, _OPERATION) for one in value)
+
+
 def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, (int, float))
 
@@ -115,6 +126,7 @@ def _is_amount(value: Any) -> bool:
 
 _TIME: Checks = {"time": _is_time, **dict.fromkeys(("start", "chips", "step", *KEYS), _is_amount)}
 _ORIGIN: Checks = {"from": _is_text, "load": _is_text, "differs": _are_texts}
+_OPERATION: Checks = {"name": _is_text, "program": _is_text, "seconds": _is_amount, "times": _is_count}
 _EVENT_WHERE_THERE: Checks = {
     "step": _is_count,
     "init": _is_origin,
@@ -125,6 +137,7 @@ _EVENTS: dict[str, Checks] = {
     "finished": {"step": _is_count},
     "checkpoint": {"step": _is_count},
     "first_update": {"step": _is_count},
+    "profiled": {"first": _is_count, "last": _is_count, "trace": _is_trace, "operations": _are_operations},
     "imported": {"parameters": _is_count},
     "data_repeated": {"step": _is_count, "repeated": _is_count, "epoch": _is_count},
     "data_changed": {

@@ -51,6 +51,7 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         self.wandb = self.path / "wandb"
         self.logs = self.path / "logs"
+        self.profile = self.path / "profile"
         self.report = self.path / "report.html"
         self.skipped_batches = self.path / "skipped.json"
         self.skipped_page = self.path / "skipped.html"

@@ -1,8 +1,12 @@
 """Rows of a run's metrics, and when they say that it has to stop."""
 
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
+from flax import nnx
 
 from olmo_hydra.data.loader import Batch
 from olmo_hydra.hardware.flops import mfu
@@ -13,34 +17,53 @@ from olmo_hydra.train.step import Metrics
 
 
 class Log:
-    """Rows of metrics, written one step late."""
+    """Rows of metrics and of evaluations, in the order of their steps, written one step late."""
 
     def __init__(self, parts: Parts):
         self._parts = parts
-        self._pending: tuple[int, Metrics, Found, Batch] | None = None
+        self._pending: list[tuple[int, Callable[[], None]]] = []
         self._steps_in_lap = 0  # that made an update
         self._streak = Streak(parts)
-        self._is_first = True
 
     def later(self, step: int, metrics: Metrics, found: Found, batch: Batch) -> None:
-        """Takes the metrics of a step that may still be running, and writes those of the step before."""
-        self.catch_up()
-        self._pending = (step, metrics, found, batch)
+        """Takes the metrics of a step that may still be running."""
+        self._pending.append((step, partial(self._row, step, metrics, found, batch)))
+
+    def evaluation(self, step: int, params: nnx.State) -> None:
+        """Has the devices evaluate the parameters after update `step`, of which the row is taken already or, if there
+        is one, written.
+        """
+        with self._parts.clock.spent("eval"):
+            write = self._parts.evaluate(step, params)
+        self._pending.append((step, partial(self._evaluated, write)))
+        self._pending.sort(key=itemgetter(0))
 
     def catch_up(self) -> None:
-        """Waits for the pending metrics and writes them.
+        """Waits for what is pending and writes it.
 
         Raises:
           RunFailed: Too many updates in a row were skipped.
         """
-        if self._pending is None:
-            return
-        step, *on_device, batch = self._pending
-        self._pending = None
-        metrics, found = jax.device_get(on_device)
+        pending, self._pending = self._pending, []
+        for _, write in pending:
+            write()
+
+    def first_update(self, step: int, metrics: Metrics) -> None:
+        """Waits for the first update of this start, and tells what it took from the start of the process until then."""
+        jax.block_until_ready(metrics)
         self._parts.clock.step = step
-        if self._is_first:
-            self._first_update()
+        reading = self._parts.clock.reading()
+        del reading["step"]
+        seconds = {name: round(value, 3) for name, value in reading.items() if value}
+        self._parts.tracker.event("first_update", step=step, seconds=round(sum(reading.values()), 3), **seconds)
+
+    def _evaluated(self, write: Callable[[], None]) -> None:
+        with self._parts.clock.spent("eval"):
+            write()
+
+    def _row(self, step: int, metrics: Metrics, found: Found, batch: Batch) -> None:
+        metrics, found = jax.device_get((metrics, found))
+        self._parts.clock.step = step
         values = {name: value if value is None else value.item() for name, value in metrics.items()}
         values |= self._of_data(step, found, batch)
         self._steps_in_lap += "batch_skipped" not in values
@@ -61,14 +84,6 @@ class Log:
             )
         if self._streak.is_too_long:
             raise self._streak.failure()
-
-    def _first_update(self) -> None:
-        """Tells what it took from the start of the process to the first update that this start has finished."""
-        self._is_first = False
-        reading = self._parts.clock.reading()
-        step, total = reading.pop("step"), sum(reading.values())
-        seconds = {name: round(value, 3) for name, value in reading.items() if value}
-        self._parts.tracker.event("first_update", step=step, seconds=round(total, 3), **seconds)
 
     def _of_data(self, step: int, found: Found, batch: Batch) -> dict[str, Any]:
         """What the ledger says; of the first repeats of an epoch, a warning."""

@@ -1,18 +1,15 @@
 """The training loop."""
 
-import re
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from olmo_hydra.config.errors import RequestError, RunFailed
+from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.data.loader import Batch
-from olmo_hydra.hardware.sharding import batch_sharding, replicated, token_sharding
+from olmo_hydra.hardware.sharding import batch_sharding, token_sharding
 from olmo_hydra.train.ledger import Read
 from olmo_hydra.train.log import Log
 from olmo_hydra.train.parts import Parts
@@ -25,9 +22,10 @@ Tree = Any
 def run(parts: Parts, state: State, done: int) -> int:
     """Trains from update `done` to the horizon, `run.stop_at` or a stop request; the state there is saved.
 
-    The order within a step is fixed: update, row of the step before, evaluation, checkpoint. A row is fetched one step
-    late, so that the device never waits for it; before an evaluation or a checkpoint everything is caught up, so that
-    checkpoint n finds the rows up to n on disk.
+    The order within a step is fixed: update, rows of the step before, evaluation, checkpoint. Rows of updates and of
+    evaluations are fetched one step late, so that the devices never wait for them; before a checkpoint everything is
+    caught up, so that checkpoint n finds the rows up to n on disk. The evaluation at step 0 comes after update 1, with
+    the parameters from before it: who waits for a run to begin need not wait for that.
 
     Returns:
       The number of updates done.
@@ -44,21 +42,19 @@ def run(parts: Parts, state: State, done: int) -> int:
     if done == last:
         parts.checkpoints.make_permanent(done)
     clock.turn_to("updates")
-    if done == 0:
-        with clock.spent("eval"):
-            parts.evaluate(0, state)
-
+    initial = aside(state.params) if done == 0 else None
     with clock.spent("compile"):
-        update = compiled(parts, state) if done < last else parts.step
+        update = compiled(parts)
     parts.stop.defer()
-    stopping = parts.stop.asked()
+    stopping, is_first = parts.stop.asked(), True
     while done < last and not stopping:
         with clock.spent("data"):
             batch = next(parts.batches)
         if batch.n != done:
             raise RunFailed(f"the loader gave batch {batch.n} where update {done + 1} trains on batch {done}")
         done += 1
-        lr = jnp.float32(config.optim.lr * parts.schedule(done))
+        parts.profile.before(done, state)
+        lr = np.asarray(config.optim.lr * parts.schedule(done), np.float32)  # to convert it on the devices takes 1 ms
         if config.train.passes_over(done):
             metrics = passed_over(lr)
         else:
@@ -66,18 +62,24 @@ def run(parts: Parts, state: State, done: int) -> int:
             state, metrics = update(state, inputs, lr)
         read = place(Read(batch.instances_B, batch.by_label_BL, batch.masked_B), batch_sharding, parts)
         found = parts.reading.ledger.mark(read, begins_epoch=batch.row == 0)
+        if is_first:
+            log.first_update(done, metrics)
+            is_first = False
+        log.catch_up()
         log.later(done, metrics, found, batch)
+        parts.profile.after(done, state)
+        if initial is not None:
+            log.evaluation(0, initial)
+            initial = None
         parts.checkpoints.tell(parts.tracker.event)
 
         stopping = parts.stop.asked()
         evaluates = done == horizon or done % config.eval.every == 0
         saves = done == last or config.checkpoint.due(done) or stopping
-        if evaluates or saves:
-            log.catch_up()
         if evaluates:
-            with clock.spent("eval"):
-                parts.evaluate(done, state)
+            log.evaluation(done, state.params)
         if saves:
+            log.catch_up()
             with clock.spent("save"):
                 save(parts, state, done, batch, permanent=done == last or config.checkpoint.permanent(done))
     end = parts.checkpoints.settle if done == last else parts.checkpoints.wait  # a stop has no time to remove old ones
@@ -113,30 +115,17 @@ def place(arrays: Tree, sharding_of: Callable[[Mesh, int], NamedSharding], parts
     return jax.tree.map(placed, arrays)
 
 
-def compiled(parts: Parts, state: State) -> Step:
-    """The update, compiled before the clock starts, with the state donated and its layout pinned; the ledger's too."""
+def aside(params: Tree) -> Tree:
+    """A copy in the memory of the hosts, which an update leaves alone."""
+    return jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding.with_memory_kind("pinned_host"), params))
+
+
+def compiled(parts: Parts) -> Step:
+    """The update, compiled before the first batch is read; what marks the ledger, too."""
     config, ledger = parts.config, parts.reading.ledger
-    began = time.perf_counter()
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, replicated(parts.mesh)))
-    B, T, L = config.train.global_batch // jax.process_count(), config.data.seq_len, len(ledger.labels)
-    zeros_BT = np.zeros((B, T), np.int32)
-    inputs = Inputs(zeros_BT, zeros_BT, zeros_BT if config.data.document_mask else None)
+    B, L = config.train.global_batch // jax.process_count(), len(ledger.labels)
     read = Read(np.zeros(B, np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool))
-    inputs, read = place(inputs, token_sharding, parts), place(read, batch_sharding, parts)
-    ledger.compile(read)
-    options: dict[str, str | bool] = dict(config.hardware.compiler_options)
-    lowered = step.lower(state, inputs, jnp.float32(0))
-    try:
-        executable = lowered.compile(compiler_options=options or None)
-    except jax.errors.JaxRuntimeError as error:
-        if not re.search(r"No such compile option|into flag", str(error)):
-            raise
-        raise RequestError(
-            f"the compiler of {config.hardware.platform.value} refuses them: {str(error).splitlines()[0][:200]}",
-            key="hardware.compiler_options",
-            value=options,
-            instead="options that this back end knows; hardware.compiler_options={} for none",
-        ) from error
-    parts.tracker.event("compiled", seconds=round(time.perf_counter() - began, 3))
-    return executable
+    ledger.compile(place(read, batch_sharding, parts))
+    step, seconds = parts.update()
+    parts.tracker.event("compiled", seconds=round(seconds, 3))
+    return step

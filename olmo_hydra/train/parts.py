@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 
 from olmo_hydra.config.root import Config
 from olmo_hydra.data.loader import Batch
+from olmo_hydra.train.ahead import Update
 from olmo_hydra.train.checkpoint import Checkpoints, Meta
 from olmo_hydra.train.clock import Clock
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
-from olmo_hydra.train.state import State
-from olmo_hydra.train.step import Step
 from olmo_hydra.train.stop import StopRequest
 
 
@@ -31,13 +32,15 @@ class Tracker(Protocol):
 class Parts:
     """What the loop is assembled from.
 
-    `instances(n)` are the numbers of all instances of global batch n; `skipped` the events `skipped` of the updates in
-    a row, up to the state that the loop begins with, that were.
+    `update()` waits for the update, which is compiled elsewhere. `evaluate(n, params)` has the devices begin with the
+    evaluation at step n, and what it returns waits for them and hands the rows over. `instances(n)` are the numbers of
+    all instances of global batch n; `skipped` the events `skipped` of the updates in a row, up to the state that the
+    loop begins with, that were.
     """
 
     config: Config
     mesh: Mesh
-    step: Step
+    update: Callable[[], Update]
     schedule: Callable[[int], float]
     batches: Iterator[Batch]
     instances: Callable[[int], np.ndarray]
@@ -46,6 +49,7 @@ class Parts:
     checkpoints: Checkpoints
     meta: Meta
     tracker: Tracker
-    evaluate: Callable[[int, State], None]
+    evaluate: Callable[[int, nnx.State], Callable[[], None]]
     stop: StopRequest
     clock: Clock
+    profile: Profile

@@ -25,7 +25,7 @@ class Inputs(NamedTuple):
     segments: Array | None
 
 
-Step = Callable[[State, Inputs, jax.Array], tuple[State, Metrics]]
+Step = Callable[[State, Inputs, Array], tuple[State, Metrics]]
 
 
 def passed_over(lr: Array) -> Metrics:
@@ -47,7 +47,7 @@ def make_step(program: Program) -> Step:
     def loss_sum(params: nnx.State, micro_batch: Inputs, targets: jax.Array) -> Any:
         return nnx.merge(program.graphdef, params).loss(*micro_batch, z_weight=z_weight, divisor=targets)
 
-    def step(state: State, inputs: Inputs, lr: jax.Array) -> tuple[State, Metrics]:
+    def step(state: State, inputs: Inputs, lr: Array) -> tuple[State, Metrics]:
         targets = jnp.maximum((inputs.labels != IGNORED).sum(), 1).astype(jnp.float32)
         gradient = jax.grad(loss_sum, has_aux=True)
 

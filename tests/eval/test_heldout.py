@@ -40,7 +40,8 @@ def uniform(tokens_BT: np.ndarray, labels_BT: np.ndarray) -> np.ndarray:
 
 def test_a_uniform_model_needs_eight_bits_a_byte() -> None:
     domains = {"a": [document(list(range(100))), document([7] * 33)], "b": [document([1])]}
-    results = HeldOut(domains, seq_len=16, eos=EOS, batch=4).evaluate(uniform)
+    held = HeldOut(domains, seq_len=16, eos=EOS, batch=4)
+    results = held.results(held.scores(uniform))
     assert results["a"] == {
         "documents": 2,
         "bytes": 133,
@@ -62,7 +63,8 @@ def test_the_batch_changes_no_number(batch: int) -> None:
     def score(tokens_BT: np.ndarray, labels_BT: np.ndarray) -> np.ndarray:
         return np.where(labels_BT == IGNORED, 0, weights[tokens_BT] + weights[labels_BT.clip(0)]).sum(axis=1)
 
-    one = HeldOut({"a": documents}, seq_len=8, eos=EOS, batch=batch).evaluate(score)["a"]
+    held = HeldOut({"a": documents}, seq_len=8, eos=EOS, batch=batch)
+    one = held.results(held.scores(score))["a"]
     expected = [weights[[EOS, *d.tokens[:-1]]].sum() + weights[d.tokens].sum() for d in documents]
     assert one["nats"] == pytest.approx(sum(expected), rel=1e-12)
 

@@ -48,7 +48,7 @@ def rows(model, domains, tokenizer, first: bool = True) -> tuple[list[dict], lis
         batch=2, key=jax.random.key(0), record=found.append, note=notes.append,
     )  # fmt: skip
     for step in (0, 50):
-        evaluate(step, params)
+        evaluate(step, params)()
     return found, notes
 
 

@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from olmo_hydra.config.compose import compose
 from olmo_hydra.eval.generate import sample, until
 from olmo_hydra.eval.heldout import IGNORED
-from olmo_hydra.eval.scoring import make_scorer
+from olmo_hydra.eval.scoring import Scorer
 from olmo_hydra.model import decoder
 
 OVERRIDES = ["model.d_model=32", "model.head_dim=16", "model.d_ff=48", "model.window=8"]
@@ -29,7 +29,7 @@ def test_scores_are_summed_cross_entropy(split) -> None:
     rng = np.random.default_rng()
     tokens_BT, labels_BT = rng.integers(0, 257, (2, 3, 24)).astype(np.int32)
     labels_BT[rng.random((3, 24)) < 0.5] = IGNORED
-    nats = make_scorer(graphdef, jnp.asarray)(params, tokens_BT, labels_BT)
+    nats = Scorer(graphdef, jnp.asarray)(params, tokens_BT, labels_BT)
     log_p_BTV = log_softmax(np.asarray(nnx.merge(graphdef, params)(tokens_BT), np.float64), axis=-1)
     for b in range(3):
         counted = np.flatnonzero(labels_BT[b] != IGNORED)

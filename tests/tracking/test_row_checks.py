@@ -13,6 +13,9 @@ ORIGIN = {"from": "runs/a@7", "load": "weights", "differs": ["lr is 1 and 2"], "
 SKIPPED = {"step": 60, "loss": None, "grad_norm": 1.5, "lr": 0.1, "why": "not finite: loss nan", "instances": [4, 5]}
 STOPPED = {"error": "RunFailed: 3 in a row", "first": 58, "last": 60, "checkpoint": None, "why": "not finite: loss nan"}
 CHANGED = {"step": 60, "differences": ["a"], "heldout": [], "begun": None, "ledger_begins_anew": False}
+TRACE = "profile/plugins/profile/2026_01_05/host.trace.json.gz"
+OPERATION = {"name": "dot", "program": "jit_step", "seconds": 0.5, "times": 3}
+PROFILED = {"first": 2, "last": 5, "trace": TRACE, "operations": [OPERATION]}
 
 # By event: what a run writes, and which of that its readers can do without.
 EVENTS = {
@@ -24,6 +27,7 @@ EVENTS = {
     "data_repeated": ({"step": 60, "epoch": 1, "repeated": 3, "examples": [4]}, {"examples"}),
     "data_changed": (CHANGED, set()),
     "failed": (STOPPED, {"first"}),  # without it, a failure of another kind
+    "profiled": (PROFILED, set()),
     "finished": ({"step": 120}, set()),
     "imported": ({"step": 0, "source": "hf:a", "parameters": 12}, {"step", "source"}),
     "of a later version": ({"what": [1]}, {"what"}),
@@ -68,6 +72,18 @@ def test_an_event_has_what_its_readers_take_for_granted(tmp_path, event: str) ->
         *(("data_changed", {"begun": "1"}), ("data_changed", {"ledger_begins_anew": None})),
         *(("data_changed", {"differences": 5}), ("data_changed", {"heldout": [5]})),
         *(("failed", {"last": None}), ("failed", {"checkpoint": "none"}), ("failed", {"error": 1})),
+        *(
+            ("profiled", {"trace": trace})
+            for trace in (
+                None,
+                "javascript:alert(1)",
+                "/etc/passwd",
+                TRACE.replace("2026_01_05", ".."),
+                f"{TRACE}#a",
+                "",
+            )
+        ),
+        *(("profiled", {"operations": [OPERATION | {"seconds": "1"}]}), ("profiled", {"operations": None})),
         *(("finished", {"step": None}), ("imported", {"parameters": "12"})),
     ],
 )

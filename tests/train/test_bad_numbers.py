@@ -11,9 +11,9 @@ import pytest
 from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.optim import schedules
 from olmo_hydra.tracking import checkpoints as on_disk
+from olmo_hydra.train.ahead import compiled
 from olmo_hydra.train.skipped import said, why, without
 from olmo_hydra.train.state import State
-from olmo_hydra.train.step import make_step
 from tests.train.test_loop import SMALL, STEPS, B, History, Made, trained
 from tests.train.tiny import program
 
@@ -21,7 +21,7 @@ from tests.train.tiny import program
 @pytest.fixture(scope="module")
 def adamw() -> Made:
     _, found = program(*SMALL, "optim=adamw")
-    return Made(found, make_step(found), found.init())
+    return Made.of(found)
 
 
 def spoilt(made: Made, bad: set[int]) -> Made:
@@ -38,7 +38,7 @@ def spoilt(made: Made, bad: set[int]) -> Made:
         kept = jax.tree.map(lambda new, old: jnp.where(hit == 1, new, old), after.params, state.params)
         return State(kept, after.opt_state), metrics
 
-    return Made(made.program, step, made.state)
+    return Made(made.program, step, compiled(made.program, step), made.state)
 
 
 def rate_of(made: Made, step: int) -> np.float32:

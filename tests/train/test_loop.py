@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RunFailed
@@ -19,8 +21,10 @@ from olmo_hydra.data.loader import Batch
 from olmo_hydra.optim import schedules
 from olmo_hydra.tracking.checkpoints import Kind, damage, whole, write_manifest
 from olmo_hydra.train import clock, loop
+from olmo_hydra.train.ahead import Update, compiled
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.state import Program, State
 from olmo_hydra.train.step import Step, make_step
@@ -46,6 +50,8 @@ class History:
     rows: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    norms: dict[int, float] = field(default_factory=dict)  # of some parameters, by the step of the evaluation
     state: State | None = None  # as saved last
 
     def metrics(self, row: dict[str, Any]) -> None:
@@ -60,6 +66,9 @@ class History:
 
     def warning(self, text: str, kind: str, **fields: Any) -> None:
         raise AssertionError(text)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def sync(self) -> dict[str, Any]:
         self.done.append(("sync", len(self.rows)))
@@ -85,11 +94,17 @@ class SeenCheckpoints(Checkpoints):
 
 @dataclass(frozen=True)
 class Made:
-    """A program and one step function and initial state of it, so that JAX compiles each once."""
+    """A program with its update and initial state, each compiled once."""
 
     program: Program
     step: Step
+    update: Update
     state: State
+
+    @classmethod
+    def of(cls, program: Program) -> "Made":
+        step = make_step(program)
+        return cls(program, step, compiled(program, step), program.init())
 
     def copied(self) -> State:
         """The initial state, to be given away."""
@@ -99,7 +114,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made() -> Made:
     _, found = program(*SMALL)
-    return Made(found, make_step(found), found.init())
+    return Made.of(found)
 
 
 def trained(
@@ -137,9 +152,18 @@ def trained(
                 masked_B=np.zeros(B, bool),
             )
 
-    def evaluate(step: int, state: State) -> None:
-        history.done.append(("eval", step))
-        during("eval", step)
+    def evaluate(step: int, params: nnx.State) -> Callable[[], None]:
+        """It reads the parameters once the loop has gone on, as the devices may."""
+        first = jax.tree.leaves(params)[0]
+        begun = jnp.square(first).sum()
+        history.done.append(("begin", step))
+
+        def written() -> None:
+            history.done.append(("eval", step))
+            history.norms[step] = begun.item()
+            during("eval", step)
+
+        return written
 
     checkpoints = SeenCheckpoints(folder, history, config.checkpoint)
     try:
@@ -151,7 +175,7 @@ def trained(
         parts = Parts(
             config=config,
             mesh=found.mesh,
-            step=made.step,
+            update=lambda: made.update,
             schedule=schedules.build(config.schedule),
             batches=batches(),
             instances=lambda n: np.arange(B * n, B * n + B, dtype=np.uint32),
@@ -162,9 +186,11 @@ def trained(
             tracker=history,
             evaluate=evaluate,
             stop=stop or StopRequest(),
-            clock=clock.Clock(began=0.0),
+            clock=(time := clock.Clock(began=0.0)),
+            profile=Profile(config.train.profile, done, folder / "profile", time, history.event, history.note),
         )
-        ended = loop.run(parts, state, done)
+        with closing(parts.profile):
+            ended = loop.run(parts, state, done)
         assert (checkpoints.choose().step or 0) == (history.steps("save") or [done])[-1]
         return ended, history
     except RunFailed as failure:
@@ -182,15 +208,24 @@ def unbroken(made, tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 def test_the_order_of_everything(unbroken: History) -> None:
-    """A row comes one step late; an evaluation or checkpoint finds all rows; what is saved has been synced."""
-    expected = "eval 0, batch 0, batch 1, row 1, batch 2, row 2, batch 3, row 3, row 4, sync 4, save 4, "
-    expected += "batch 4, row 5, eval 5, batch 5, batch 6, row 6, batch 7, row 7, row 8, sync 8, save 8, "
-    expected += "batch 8, batch 9, row 9, row 10, eval 10, "
-    expected += "batch 10, batch 11, row 11, row 12, eval 12, sync 12, save 12"
+    """Rows come one step late, of evaluations too; a checkpoint finds all rows; what is saved has been synced."""
+    expected = "batch 0, begin 0, batch 1, eval 0, row 1, batch 2, row 2, batch 3, row 3, row 4, sync 4, save 4, "
+    expected += "batch 4, begin 5, batch 5, row 5, eval 5, batch 6, row 6, batch 7, row 7, row 8, sync 8, save 8, "
+    expected += "batch 8, batch 9, row 9, begin 10, batch 10, row 10, eval 10, "
+    expected += "batch 11, row 11, begin 12, row 12, eval 12, sync 12, save 12"
     assert ", ".join(f"{what} {step}" for what, step in unbroken.done) == expected
     assert unbroken.told("checkpoint") == [4, 8, 12]
     assert unbroken.told("first_update") == [1]
     assert unbroken.events[0][0] == "compiled" and unbroken.events[0][1]["seconds"] > 0
+
+
+def test_an_evaluation_sees_the_parameters_of_its_step(made, unbroken: History, tmp_path) -> None:
+    """Also at step 0, which update 1 has passed, and where the next update took the state before anyone had waited."""
+    done, paused = trained(made, tmp_path, "run.stop_at=5")
+    assert done == 5 and paused.state is not None
+    saved = jnp.square(jax.tree.leaves(paused.state.params)[0]).sum().item()
+    assert unbroken.norms[0] == jnp.square(jax.tree.leaves(made.state.params)[0]).sum().item()
+    assert unbroken.norms[5] == paused.norms[5] == saved != unbroken.norms[0]
 
 
 def test_what_a_row_says(unbroken: History) -> None:

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import logsumexp
 
 from olmo_hydra.config.root import Config
-from olmo_hydra.eval.scoring import make_scorer
+from olmo_hydra.eval.scoring import Scorer
 from olmo_hydra.hardware.memory import state_bytes_per_device
 from olmo_hydra.hardware.sharding import token_sharding
 from olmo_hydra.model.params import named
@@ -116,7 +116,7 @@ def test_scores_are_those_of_one_device(shape: Shape) -> None:
     tokens_BT, labels_BT, _ = batches()[0]
     nats = []
     for on in (compiled(ONE).program, compiled(shape).program):
-        score = make_scorer(on.graphdef, partial(jax.device_put, device=token_sharding(on.mesh)))
+        score = Scorer(on.graphdef, partial(jax.device_put, device=token_sharding(on.mesh)))
         params = jax.device_put(initial().params, on.shardings.params)
         nats.append(score(params, tokens_BT, labels_BT))
     np.testing.assert_allclose(nats[1], nats[0], rtol=2e-6)

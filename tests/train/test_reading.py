@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,11 @@ from olmo_hydra.hardware import devices
 from olmo_hydra.hardware.sharding import make_mesh, replicated
 from olmo_hydra.tracking.checkpoints import Kind, write_manifest
 from olmo_hydra.train import loop
+from olmo_hydra.train.ahead import Update
 from olmo_hydra.train.checkpoint import Checkpoints
 from olmo_hydra.train.clock import Clock
 from olmo_hydra.train.parts import Parts
+from olmo_hydra.train.profile import Profile
 from olmo_hydra.train.reading import Reading
 from olmo_hydra.train.stop import StopRequest
 from tests.train.tiny import TINY, saving
@@ -83,7 +85,7 @@ class Ran:
         self.warnings: list[str] = []
         self.order = data.sampler.order
         self.config, checkpoints = config, Checkpoints(folder / "checkpoints", saving())
-        state = {"number": jax.device_put(jnp.float32(0), replicated(mesh))}
+        state = Number({}, jax.device_put(jnp.float32(0), replicated(mesh)))
         try:
             done = checkpoints.choose().step or 0
             reading = Reading(config, data, mesh, unseen)
@@ -93,10 +95,12 @@ class Ran:
                 self.changed = reading.restore(record, checkpoints, done, accept_changed=accept_changed)
             batches = data.batches.iterate(done, **iterate)
             parts = Parts(
-                config=config, mesh=mesh, step=step, schedule=lambda n: 1.0, batches=self._watched(batches),
+                config=config, mesh=mesh, update=lambda: Update(step, 0.0), schedule=lambda n: 1.0,
+                batches=self._watched(batches),
                 instances=lambda n: data.batches.instances(n, 1)[0], skipped=(),
-                reading=reading, checkpoints=checkpoints, meta={}, tracker=self, evaluate=lambda *_: None,
-                stop=StopRequest(), clock=Clock(began=0.0),
+                reading=reading, checkpoints=checkpoints, meta={}, tracker=self, evaluate=lambda *_: lambda: None,
+                stop=StopRequest(), clock=(time := Clock(began=0.0)),
+                profile=Profile(None, done, folder, time, self.event, print),
             )  # fmt: skip
             self.done = loop.run(parts, state, done)
             batches.close()
@@ -131,11 +135,19 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [instance for batch in batches for instance in batch]
 
 
+class Number(NamedTuple):
+    """A state without parameters."""
+
+    params: dict[str, jax.Array]
+    number: jax.Array
+
+
+@jax.jit
 def step(state, inputs, lr):
     """A number that depends on every token and its place in the batch."""
     tokens = inputs.tokens.reshape(-1)
     number = (tokens * (jnp.arange(tokens.size) % 997)).sum().astype(jnp.float32)
-    return {"number": state["number"] + number}, {"loss": number, "grad_norm": number, "skipped": jnp.int32(0)}
+    return Number({}, state.number + number), {"loss": number, "grad_norm": number, "skipped": jnp.int32(0)}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from olmo_hydra.optim import schedules
 from olmo_hydra.train import loop
 from olmo_hydra.train.reading import Reading
-from olmo_hydra.train.step import Inputs, make_step
+from olmo_hydra.train.step import Inputs
 from tests.train.test_loop import SEED, SMALL, STEPS, B, History, Made, T, trained
 from tests.train.tiny import data_of, program
 
@@ -22,7 +22,7 @@ PASSED_OVER = {3, 4, 5, 12}
 @pytest.fixture(scope="module")
 def made() -> Made:
     _, found = program(*SMALL, RANGES)
-    return Made(found, make_step(found), found.init())
+    return Made.of(found)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,11 @@ def test_the_state_is_that_of_an_optimizer_that_never_saw_the_batches(made, unbr
     schedule = schedules.build(config.schedule)
     mesh = made.program.mesh
     reading = Reading(config, data_of(10**6), mesh, {})
-    parts: Any = SimpleNamespace(config=config, mesh=mesh, step=made.step, reading=reading, tracker=History())
+    parts: Any = SimpleNamespace(
+        config=config, mesh=mesh, update=lambda: made.update, reading=reading, tracker=History()
+    )
     state = made.copied()
-    step = loop.compiled(parts, state)
+    step = loop.compiled(parts)
     for n in sorted(set(range(1, STEPS + 1)) - PASSED_OVER):
         tokens_BT = np.random.default_rng([SEED, n - 1]).integers(0, 257, (B, T)).astype(np.int32)
         inputs = loop.place(Inputs(tokens_BT, np.roll(tokens_BT, -1, axis=1), None), parts)

@@ -6,7 +6,6 @@ from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig
 from olmo_hydra.model.kernels import cudnn, xla
 from olmo_hydra.model.kernels.attend import Attend
 from olmo_hydra.model.kernels.divided import Divided
-from olmo_hydra.model.kernels.splash import Splash
 
 __all__ = ["Attend", "build"]
 
@@ -26,6 +25,8 @@ def _of_one_device(hardware: HardwareConfig) -> Attend:
         case AttentionKernel.xla:
             return xla.attention
         case AttentionKernel.splash:
+            from olmo_hydra.model.kernels.splash import Splash  # importing Pallas takes a tenth of a second
+
             return Splash(hardware.attention_block)
         case AttentionKernel.cudnn:
             return cudnn.attention

@@ -1,0 +1,66 @@
+"""`train.profile`: which updates a trace holds, and that it changes no number."""
+
+import jax
+import pytest
+
+from olmo_hydra.config.compose import compose
+from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.identity import identity
+from olmo_hydra.tracking.trace import programs, read
+from tests.train.test_loop import SMALL, STEPS, History, Made, trained
+from tests.train.tiny import TINY, program
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    return Made.of(program(*SMALL)[1])
+
+
+def held(folder, history: History) -> tuple[int, int, int]:
+    """First and last update of the one trace, and how many executions of an update are in it, on one device."""
+    (told,) = [fields for kind, fields in history.events if kind == "profiled"]
+    ran = programs(read(folder / told["trace"]))
+    assert {row["program"] for row in told["operations"]} >= {"jit_step"}
+    assert sum(row["seconds"] for row in told["operations"]) > 0
+    return told["first"], told["last"], sum(span.name == "jit_step" for span in ran)
+
+
+def test_the_trace_holds_the_updates_and_nothing_changes(made, tmp_path) -> None:
+    done, plain = trained(made, tmp_path / "plain")
+    done, history = trained(made, tmp_path / "traced", "train.profile=[3,6]")
+    assert done == STEPS and held(tmp_path / "traced", history) == (3, 6, 4)
+    assert history.rows == plain.rows
+    for left, right in zip(jax.tree.leaves(history.state), jax.tree.leaves(plain.state), strict=True):
+        assert left.tobytes() == right.tobytes()
+
+
+def test_a_run_that_resumes_inside_traces_the_rest(made, tmp_path) -> None:
+    trained(made, tmp_path, "run.stop_at=4")
+    _, history = trained(made, tmp_path, "train.profile=[3,6]", done=4)
+    assert held(tmp_path, history) == (5, 6, 2) and not history.notes
+
+
+def test_a_run_that_is_past_it_says_so_once(made, tmp_path) -> None:
+    trained(made, tmp_path, "run.stop_at=4")
+    _, history = trained(made, tmp_path, "train.profile=[3,4]", done=4)
+    assert (
+        history.notes == ["train.profile=[3, 4] is behind update 4, where the run stands: nothing is traced"]
+        and not (tmp_path / "profile").exists()
+    )
+
+
+def test_a_run_that_pauses_inside_keeps_what_there_is(made, tmp_path) -> None:
+    _, history = trained(made, tmp_path, "train.profile=[5,9]", "run.stop_at=6")
+    assert held(tmp_path, history) == (5, 6, 2)
+
+
+@pytest.mark.parametrize("updates", ["[3,2]", "[3]", "[1,2,3]", "[0,2]", "[30,41]", "[]"])
+def test_what_is_refused(updates: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        compose([*TINY, f"train.profile={updates}"])
+    assert refused.value.key == "train.profile"
+
+
+def test_it_is_no_part_of_the_identity() -> None:
+    plain, traced = compose([*TINY]), compose([*TINY, "train.profile=[2,3]"])
+    assert identity(plain) == identity(traced) != identity(compose([*TINY, "train.seed=7"]))
