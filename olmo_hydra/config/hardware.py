@@ -89,6 +89,7 @@ class ChipConfig:
     network_gbps: float | None = None
     torus: int = MISSING
     matrix_unit: int | None = None
+    clock_ghz: float | None = None
     price_per_hour: float | None = None
 
     def check(self) -> None:
@@ -113,6 +114,7 @@ class HardwareConfig:
     name: str = MISSING
     platform: Platform = MISSING
     device_kind: str | None = None
+    libtpu: str | None = None
     topology: str | None = None
     chips: int | None = None
     devices: int | None = None

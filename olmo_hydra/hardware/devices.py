@@ -24,7 +24,7 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
         devices = []
     kind_is_right = cfg.device_kind is None or all(device.device_kind == cfg.device_kind for device in devices)
     if len(devices) >= cfg.devices and kind_is_right and (cfg.processes == 1 or len(devices) == cfg.devices):
-        return sorted(devices[: cfg.devices], key=lambda device: (device.process_index, device.id))
+        return in_order(devices[: cfg.devices])
     found = devices or jax.devices()
     raise RequestError(
         f"wants {_count(cfg.devices, cfg.platform.value, cfg.device_kind)}; "
@@ -35,6 +35,11 @@ def acquire(cfg: HardwareConfig, command: str) -> list[jax.Device]:
         f"           to launch it where it is:   srun --ntasks={cfg.processes} python train.py {command}\n"
         "           to train here:              hardware=cpu",
     )
+
+
+def in_order(devices: list[jax.Device]) -> list[jax.Device]:
+    """Devices as they lie along the mesh: those of a process side by side."""
+    return sorted(devices, key=lambda device: (device.process_index, device.id))
 
 
 def describe(devices: list[jax.Device]) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """The training loop."""
 
-import re
 import time
 from typing import Any
 
@@ -8,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from olmo_hydra.config.errors import RequestError, RunFailed
+from olmo_hydra.config.errors import RunFailed
 from olmo_hydra.data.loader import Batch
-from olmo_hydra.hardware.sharding import batch_sharding, replicated
+from olmo_hydra.hardware import compiler
+from olmo_hydra.hardware.sharding import batch_sharding
 from olmo_hydra.train.ledger import Read
 from olmo_hydra.train.log import Log
+from olmo_hydra.train.lowering import lower
 from olmo_hydra.train.parts import Parts
 from olmo_hydra.train.state import State
 from olmo_hydra.train.step import Inputs, Step, passed_over
@@ -111,29 +112,11 @@ def place(arrays: Tree, parts: Parts) -> Tree:
 
 
 def compiled(parts: Parts, state: State) -> Step:
-    """The update, compiled before the clock starts, with the state donated and its layout pinned; the ledger's too."""
+    """The update, compiled before the clock starts; what marks the ledger, too."""
     config, ledger = parts.config, parts.reading.ledger
     began = time.perf_counter()
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    step = jax.jit(parts.step, donate_argnums=0, out_shardings=(shardings, replicated(parts.mesh)))
-    B, T, L = config.train.global_batch // jax.process_count(), config.data.seq_len, len(ledger.labels)
-    zeros_BT = np.zeros((B, T), np.int32)
-    inputs = Inputs(zeros_BT, zeros_BT, zeros_BT if config.data.document_mask else None)
-    read = Read(np.zeros(B, np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool))
-    inputs, read = place((inputs, read), parts)
-    ledger.compile(read)
-    options: dict[str, str | bool] = dict(config.hardware.compiler_options)
-    lowered = step.lower(state, inputs, jnp.float32(0))
-    try:
-        executable = lowered.compile(compiler_options=options or None)
-    except jax.errors.JaxRuntimeError as error:
-        if not re.search(r"No such compile option|into flag", str(error)):
-            raise
-        raise RequestError(
-            f"the compiler of {config.hardware.platform.value} refuses them: {str(error).splitlines()[0][:200]}",
-            key="hardware.compiler_options",
-            value=options,
-            instead="options that this back end knows; hardware.compiler_options={} for none",
-        ) from error
+    B, L = config.train.global_batch // jax.process_count(), len(ledger.labels)
+    ledger.compile(place(Read(np.zeros(B, np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool)), parts))
+    executable = compiler.compiled(lower(config, parts.mesh, parts.step, state), config.hardware)
     parts.tracker.event("compiled", seconds=round(time.perf_counter() - began, 3))
     return executable
