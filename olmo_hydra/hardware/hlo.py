@@ -15,6 +15,7 @@ HOUSEKEEPING = ("AllocateBuffer", "AssumeGatherIndicesInBound")  # custom calls 
 PALLAS = "tpu_custom_call"
 NO_ESTIMATE = 2**63 - 1
 HEADER = re.compile(r"(ENTRY )?%([\w.\-]+) \(")
+BETWEEN = re.compile(r"\n(?=  (?:ROOT )?%|%|ENTRY |\}\n)")  # instructions; strings in one may have lines of their own
 LINE = re.compile(r"  (ROOT )?%([\w.\-]+) = ")
 ARRAY = re.compile(r"\b([a-z]+[0-9]*[a-z0-9]*)\[([0-9,]*)\]")
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -59,12 +60,6 @@ class Instruction:
         found = SCOPE.search(self.rest)
         return found[1] if found else ""
 
-    @property
-    def part(self) -> str:
-        """The outermost named scope that was differentiated, and in which pass; `update` for what was not."""
-        found = DIFFERENTIATED.search(self.scope)
-        return "update" if found is None else f"{found[2]}, {'backward' if found[1] else 'forward'}"
-
 
 Computation = dict[str, Instruction]  # by name, in the order in which they run
 
@@ -79,12 +74,36 @@ class Module:
 
 
 @dataclass(frozen=True)
+class Executed:
+    """An instruction where it runs.
+
+    Attributes:
+      computation: That it stands in.
+      times: How often it runs in a run of the program.
+      in_core: Whether the core itself runs it, one after the other, and not within a fusion or beside the core.
+      scope: Its own, or of whoever calls the computation.
+    """
+
+    instruction: Instruction
+    computation: Computation
+    times: int
+    in_core: bool
+    scope: str
+
+    @property
+    def part(self) -> str:
+        """The outermost named scope that was differentiated, and in which pass; `update` for what was not."""
+        found = DIFFERENTIATED.search(self.scope)
+        return "update" if found is None else f"{found[2]}, {'backward' if found[1] else 'forward'}"
+
+
+@dataclass(frozen=True)
 class Collective:
     """One that runs `times` in a run of the program.
 
     Attributes:
       kind: `all-gather`, ...
-      part: As of an instruction.
+      part: Of the program.
       devices: That take part in it together.
       size: Bytes of the whole array that is gathered, summed, scattered or exchanged, at one time.
       times: How often.
@@ -148,7 +167,7 @@ def parse(text: str) -> Module:
       ValueError: It has no entry computation.
     """
     entry, computations, body = "", {}, Computation()
-    for line in text.split("\n"):
+    for line in BETWEEN.split(text):
         if named := LINE.match(line):
             body[named[2]] = _instruction(named[2], line[named.end() :], is_root=bool(named[1]))
         elif header := HEADER.match(line):
@@ -197,20 +216,21 @@ def estimate(module: Module) -> Estimate:
 
     Of a conditional every branch counts. Copies on the SparseCores and other work beside the core's count nothing.
     """
-    cycles: dict[str, int] = defaultdict(int)
-    found = Estimate(cycles, [], [], [], [])
-    for one, computation, times, in_core in _walk(module, module.entry, 1, True):
+    found = Estimate(defaultdict(int), [], [], [], [])
+    for here in _walk(module, module.entry, 1, True, ""):
+        one, part, times = here.instruction, here.part, here.times
         kind = one.opcode.removesuffix("-start")
         if kind in COLLECTIVES:
-            found.collectives.append(_collective(module, kind, one, computation, times))
+            devices = _group(one.rest) or module.devices
+            found.collectives.append(Collective(kind, part, devices, _moved(kind, here), times))
         elif one.opcode == "while":
-            found.loops.append(Loop(one.scope, times, trips(module, one, computation)))
+            found.loops.append(Loop(here.scope, times, trips(module, one, here.computation)))
         elif PALLAS in one.rest:
-            found.kernels.append(Unestimated(_stem(one.name), one.part, times))
-        elif in_core and one.cycles is not None:
-            cycles[one.part] += one.cycles * times
-        elif in_core and one.opcode in COMPUTES and not any(name in one.rest for name in HOUSEKEEPING):
-            found.unestimated.append(Unestimated(_stem(one.name), one.part, times))
+            found.kernels.append(Unestimated(_stem(one.name), part, times))
+        elif here.in_core and one.cycles is not None:
+            found.cycles[part] += one.cycles * times
+        elif here.in_core and one.opcode in COMPUTES and not any(name in one.rest for name in HOUSEKEEPING):
+            found.unestimated.append(Unestimated(_stem(one.name), part, times))
     return found
 
 
@@ -218,18 +238,16 @@ def _stem(name: str) -> str:
     return re.sub(r"[.\d]+$", "", name)
 
 
-def _walk(module: Module, name: str, times: int, in_core: bool) -> Iterator[tuple[Instruction, Computation, int, bool]]:
-    """Each instruction with its computation, how often it runs, and whether the core itself runs it, one by one.
-
-    What stands in a fusion is part of the fusion's estimate, and what starts asynchronously runs beside the core.
-    """
+def _walk(module: Module, name: str, times: int, in_core: bool, scope: str) -> Iterator[Executed]:
     computation = module.computations[name]
     for one in computation.values():
-        yield one, computation, times, in_core
-        inside = times * (trips(module, one, computation) or 1) if one.opcode == "while" else times
+        here = Executed(one, computation, times, in_core, one.scope or scope)
+        yield here
+        found = trips(module, one, computation) if one.opcode == "while" else 1
+        inside = times * (1 if found is None else found)
         runs_in_core = in_core and one.opcode in ("while", "conditional", "call")
         for called in one.calls:
-            yield from _walk(module, called, inside, runs_in_core)
+            yield from _walk(module, called, inside, runs_in_core, here.scope)
 
 
 def trips(module: Module, loop: Instruction, computation: Computation) -> int | None:
@@ -287,12 +305,14 @@ def _added(body: Computation, name: str, at: int) -> int | None:
     return total if _element(body, name) == at else None
 
 
-def _collective(module: Module, kind: str, one: Instruction, computation: Computation, times: int) -> Collective:
-    read = [size for name in one.operands if name in computation for size in sizes(computation[name].type)]
-    written = sizes(one.type) if one.opcode == kind else []  # a start's result has its operands in it, and its tokens
-    gathered = max(sizes(one.type), default=0) if kind == "all-gather" else 0
-    size = max(gathered, sum(written) if kind == "all-gather" else 0, sum(read))
-    return Collective(kind, one.part, _group(one.rest) or module.devices, size, times)
+def _moved(kind: str, here: Executed) -> int:
+    """Bytes of the whole array: what is read, but the larger result of a gathering. A start's type has both."""
+    one, computation = here.instruction, here.computation
+    read = sum(size for name in one.operands if name in computation for size in sizes(computation[name].type))
+    written = sum(sizes(one.type))
+    if kind != "all-gather":
+        return read
+    return written - read if one.opcode.endswith("-start") else written
 
 
 def _group(rest: str) -> int | None:
