@@ -21,8 +21,9 @@ from olmo_hydra.train.lowering import lower_for
 INDENT = " " * 16
 COVERS = (
     "The compiler's cycles are its own estimate of each operation by itself, times the trips of its loops. Pallas "
-    "kernels have none: attention is added by the roofline model instead. Collectives have none either: what they send "
-    "is divided by the bandwidth of the links. No number here was measured on the hardware."
+    "kernels have none: attention is added by the roofline model instead, which assumes that narrow heads take whole "
+    "matrix units. Collectives have none either: what they send is divided by the bandwidth of the links. Nothing of "
+    "this was measured on the hardware."
 )
 
 

@@ -27,7 +27,10 @@ class LayerLoop(Enum):
 
 
 class Remat(Enum):
-    """`none` keeps all activations for the backward pass; `full` keeps each layer's input and recomputes the rest."""
+    """`none` keeps all activations for the backward pass; `full` keeps each layer's input and recomputes the rest.
+
+    From the least recomputation to the most: in this order `hardware.fit` looks for one that fits.
+    """
 
     none = "none"
     full = "full"

@@ -74,7 +74,7 @@ def test_the_other_tpus_for_people(hardware: str) -> None:
         "memory          fits: ",
         "% MFU",
         "splash_mha_fwd",
-        "No number here",
+        "Nothing of",
     ):
         assert text in out, out
     assert max(map(len, out.splitlines())) < 160
@@ -86,7 +86,7 @@ def test_too_much_and_the_smallest_change() -> None:
     done = preflight(
         "hardware=v5e", "hardware.chips=1", "train.global_batch=4099", "hardware.micro_batch=null", status=1
     )
-    assert "failed: does not fit" in done.stderr and "of 15.75 GiB" not in done.stderr
+    assert "failed: does not fit" in done.stderr and "where 15.75 GiB are" in done.stderr
     assert "-> hardware.micro_batch=1" in done.stdout and "-> --fit searches" in done.stdout
     typed = ("hardware=v5e", "hardware.chips=1", "train.global_batch=4099", "hardware.micro_batch=null")
     found = json.loads(preflight(*typed, "hardware.remat=full", "--fit", "--json", status=1).stdout)["compiled"]
@@ -100,7 +100,7 @@ def test_scoped_memory_of_a_kernel_is_another_answer() -> None:
     shape = ("model.d_model=256", "model.head_dim=256", "model.max_seq_len=4096", "data.seq_len=4096")
     limit = "hardware.compiler_options.xla_tpu_scoped_vmem_limit_kib=16384"
     done = preflight(*SMALL, *shape, "hardware=ironwood", limit, status=1)
-    for text in ("VMEM", "16.00 MiB", "-> hardware.attention_block=1024", "xla_tpu_scoped_vmem_limit_kib=22528"):
+    for text in ("VMEM", "16.00 MiB", "-> hardware.attention_block=1024", "xla_tpu_scoped_vmem_limit_kib=24576"):
         assert text in done.stdout, done.stdout
     assert "--fit" not in done.stdout
 
