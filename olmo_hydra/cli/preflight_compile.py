@@ -114,19 +114,18 @@ def _collectives(compiled: Compiled) -> list[dict[str, Any]]:
 
 def _update(config: Config, compiled: Compiled) -> dict[str, Any] | None:
     """How long an update takes by the estimate; None where the hardware file lacks a number that it takes."""
-    rates, clock, peak = roofline.rates(config.hardware), config.hardware.chip.clock_ghz, None
-    peak, estimate = rates.flops, compiled.estimate
-    attention = next(part for part in roofline.parts(config) if part.name == "attention")
-    kernels = rates.seconds(attention) if estimate.kernels else (0.0, "")
-    if clock is None or kernels is None or peak is None or (estimate.collectives and not rates.links):
+    rates, clock = roofline.rates(config.hardware), config.hardware.chip.clock_ghz
+    attention = rates.seconds(next(part for part in roofline.parts(config) if part.name == "attention"))
+    if clock is None or attention is None or rates.flops is None or rates.links is None:
         return None
-    cycles = sum(estimate.cycles.values()) / (clock * 1e9)
-    sending = sum(one.sent for one in estimate.collectives) / (rates.links or 1.0)
-    bound = roofline.Bound(cycles + kernels[0], sending)
-    ideal = preflight.flops_per_device_and_update(config) / peak
+    cycles = sum(compiled.estimate.cycles.values()) / (clock * 1e9)
+    kernels = attention[0] if compiled.estimate.kernels else 0.0  # attention by XLA is among the cycles
+    sending = sum(one.sent for one in compiled.estimate.collectives) / rates.links
+    bound = roofline.Bound(cycles + kernels, sending)
+    ideal = preflight.flops_per_device_and_update(config) / rates.flops
     return {
         "seconds_of_cycles": cycles,
-        "seconds_of_kernels_by_roofline": kernels[0],
+        "seconds_of_kernels_by_roofline": kernels,
         "seconds_sending": sending,
         "seconds_in_turns": bound.in_turns,
         "mfu": ideal / bound.overlapped,

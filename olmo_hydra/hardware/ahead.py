@@ -118,7 +118,7 @@ def devices(cfg: HardwareConfig) -> list[jax.Device]:
 
 
 def available(device: jax.Device) -> int:
-    """Bytes of the device's memory that the compiler lets a program have.
+    """Bytes of the device's memory that the compiler lets a program have, to a hundredth of a GiB.
 
     It says so only of a program that needs more, so that it is given one.
     """

@@ -10,20 +10,11 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from olmo_hydra.config.hardware import BATCH_AXES, MESH_AXES, splash_block
+from olmo_hydra.hardware.ahead import ENVIRONMENT
 from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash, make_kernel
 from tests.components import require_component
 from tests.model.kernels.reference import Case, assert_equals_reference
-
-# What libtpu reads when it is loaded where no TPU is.
-WITHOUT_TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "tpu7x-8",
-    "TPU_STDERR_LOG_LEVEL": "3",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +67,7 @@ def test_compiles_for_a_tpu(monkeypatch, head_dim, dtype, mesh_shape):
     """Forward and backward, over both devices of a chip, by the compiler that the chip uses."""
     found = importlib.util.find_spec("libtpu") is not None
     require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
-    for name, value in WITHOUT_TPU.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     topology = topologies.get_topology_desc("tpu7x:1x1x1", platform="tpu")
     mesh = Mesh(np.asarray(topology.devices).reshape(mesh_shape), MESH_AXES)
