@@ -12,7 +12,7 @@ from olmo_hydra.cli import preflight
 from olmo_hydra.cli.say import say
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RunFailed
-from olmo_hydra.config.hardware import Remat
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware import ahead, fit, roofline
 from olmo_hydra.hardware.ahead import Compiled, OutOfMemory

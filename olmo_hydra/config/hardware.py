@@ -8,6 +8,7 @@ from omegaconf import MISSING
 
 from olmo_hydra.config import topology
 from olmo_hydra.config.errors import RequestError, require
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.config.store import schema
 
 
@@ -24,16 +25,6 @@ class LayerLoop(Enum):
 
     scan = "scan"
     unrolled = "unrolled"
-
-
-class Remat(Enum):
-    """`none` keeps all activations for the backward pass; `full` keeps each layer's input and recomputes the rest.
-
-    From the least recomputation to the most: in this order `hardware.fit` looks for one that fits.
-    """
-
-    none = "none"
-    full = "full"
 
 
 class AttentionKernel(Enum):
@@ -130,6 +121,7 @@ class HardwareConfig:
     attention_block: int | None = None
     layer_loop: LayerLoop = MISSING
     remat: Remat = MISSING
+    loss_chunk: int | None = None
     compiler_options: dict[str, str] = field(default_factory=dict)
     loader_threads: int = MISSING
     loader_workers: int = MISSING
@@ -213,6 +205,12 @@ class HardwareConfig:
             "must be at least 5 seconds, as processes tell of themselves once a second",
             key="hardware.process_timeout",
             value=self.process_timeout,
+        )
+        require(
+            self.loss_chunk is None or self.loss_chunk >= 1,
+            "must be at least 1 token, or null for all at once",
+            key="hardware.loss_chunk",
+            value=self.loss_chunk,
         )
         for name in ("loader_threads", "loader_workers"):
             value = getattr(self, name)

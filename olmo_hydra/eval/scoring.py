@@ -1,4 +1,4 @@
-"""A decoder as a scorer of rows: logits to summed cross-entropy, compiled once."""
+"""A decoder as a scorer of rows: tokens to summed cross-entropy, compiled once."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,8 +7,6 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding
-
-from olmo_hydra.model.cross_entropy import cross_entropy
 
 
 def make_scorer(
@@ -24,9 +22,7 @@ def make_scorer(
 
     @partial(jax.jit, out_shardings=whole)
     def nats(params: nnx.State, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
-        logits_BTV = nnx.merge(graphdef, params)(tokens_BT)
-        nats_N, _ = cross_entropy(logits_BTV.reshape(-1, logits_BTV.shape[-1]), labels_BT.reshape(-1))
-        return nats_N.reshape(labels_BT.shape).sum(axis=-1)
+        return nnx.merge(graphdef, params).nats(tokens_BT, labels_BT).sum(axis=-1)
 
     def score(params: nnx.State, tokens_BT: np.ndarray, labels_BT: np.ndarray) -> np.ndarray:
         return np.asarray(nats(params, place(tokens_BT), place(labels_BT)))

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from olmo_hydra.config.hardware import AttentionKernel, Remat
+from olmo_hydra.config.hardware import AttentionKernel
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.config.root import Config
 
 VMEM_LIMIT = "xla_tpu_scoped_vmem_limit_kib"

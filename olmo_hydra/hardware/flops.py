@@ -2,21 +2,27 @@
 
 from dataclasses import dataclass
 
-from olmo_hydra.config.model import Attention, ModelConfig
+from olmo_hydra.config.model import Attention, BlockNorm, ModelConfig
+from olmo_hydra.config.remat import Point, Remat
 
 
 @dataclass(frozen=True)
 class Matmul:
     """A product of `[tokens, inputs]` with a weight `[inputs, outputs]`, `count` times in the model.
 
-    `tensor` divides the side that is not the model's width: `outputs`, or `inputs` where `is_second` of a pair.
+    `tensor` divides the side that is not the model's width: `outputs`, or `inputs` where `is_second` of a pair. `point`
+    is the name of the result in a layer.
     """
 
     part: str
     inputs: int
     outputs: int
     count: int
-    is_second: bool = False
+    point: Point | None = None
+
+    @property
+    def is_second(self) -> bool:
+        return self.point in (Point.out, Point.down)
 
 
 def matmuls(cfg: ModelConfig) -> list[Matmul]:
@@ -24,13 +30,24 @@ def matmuls(cfg: ModelConfig) -> list[Matmul]:
     assert cfg.n_heads is not None and cfg.n_kv_heads is not None
     d, q, kv, layers = cfg.d_model, cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim, cfg.n_layers
     return [
-        Matmul("projections", d, q, layers),
-        Matmul("projections", d, kv, 2 * layers),
-        Matmul("projections", q, d, layers, is_second=True),
-        Matmul("mlp", d, cfg.d_ff, 2 * layers),
-        Matmul("mlp", cfg.d_ff, d, layers, is_second=True),
+        Matmul("projections", d, q, layers, Point.q),
+        Matmul("projections", d, kv, layers, Point.k),
+        Matmul("projections", d, kv, layers, Point.v),
+        Matmul("projections", q, d, layers, Point.out),
+        Matmul("mlp", d, cfg.d_ff, layers, Point.gate),
+        Matmul("mlp", d, cfg.d_ff, layers, Point.up),
+        Matmul("mlp", cfg.d_ff, d, layers, Point.down),
         Matmul("head", d, cfg.padded_vocab, 1),
     ]
+
+
+def recomputed(cfg: ModelConfig, remat: Remat) -> frozenset[Point]:
+    """Points of a layer that the backward pass computes again: those that are not kept, and that it needs.
+
+    The last product of a layer is needed by the norm behind it, if there is one.
+    """
+    unneeded = {Point.down} if cfg.block_norm is BlockNorm.pre else set()
+    return frozenset(Point) - remat.kept - unneeded
 
 
 def causal_pairs(seq_len: int, window: int | None) -> int:

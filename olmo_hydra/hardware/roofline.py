@@ -9,10 +9,11 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig, Remat, splash_block
+from olmo_hydra.config.hardware import AttentionKernel, HardwareConfig, splash_block
 from olmo_hydra.config.model import Attention, ModelConfig
+from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.root import Config
-from olmo_hydra.hardware.flops import Matmul, causal_pairs, matmuls
+from olmo_hydra.hardware.flops import Matmul, causal_pairs, matmuls, recomputed
 from olmo_hydra.hardware.memory import params_per_device
 
 # FLOPs of the backward pass of attention as a multiple of the forward pass's: `xla` keeps the probabilities, the others
@@ -79,27 +80,28 @@ def parts(config: Config) -> list[Part]:
     """An update of the run on one device, in parts."""
     model, hardware = config.model, config.hardware
     tokens = config.train.global_batch * config.data.seq_len // hardware.batch_shards
-    passes = 4 if hardware.remat is Remat.full else 3  # over the layers: forward, again, and two products backward
     return [
-        *_products(config, tokens, passes),
+        *_products(config, tokens),
         _attention(config, tokens),
-        _elementwise(model, hardware, tokens, passes),
+        _elementwise(model, hardware, tokens),
         Part("loss", moved=3 * 4 * tokens * model.padded_vocab / hardware.mesh.tensor),
         _optimizer(config),
         *_collectives(config, tokens),
     ]
 
 
-def _products(config: Config, tokens: int, passes: int) -> list[Part]:
-    """Products with weights: of activations and weights in the compute dtype, the head's results in fp32."""
+def _products(config: Config, tokens: int) -> list[Part]:
+    """Products with weights, forward, perhaps again, and two backward: of activations and weights in the compute dtype,
+    the head's results in fp32."""
     model, hardware = config.model, config.hardware
+    again = recomputed(model, hardware.remat)
     size, micro_batches = model.compute_dtype.size, hardware.accumulation(config.train.global_batch)
     flops: dict[str, float] = defaultdict(float)
     filled: dict[str, float] = defaultdict(float)
     moved: dict[str, float] = defaultdict(float)
     for one in matmuls(model):
         inputs, outputs = _divided(one, hardware.mesh.tensor)
-        times = one.count * (3 if one.part == "head" else passes)
+        times = one.count * (4 if one.point in again else 3)
         work = times * 2.0 * tokens * inputs * outputs
         flops[one.part] += work
         filled[one.part] += work / (_fill(inputs, hardware) * _fill(outputs, hardware))
@@ -125,13 +127,23 @@ def _attention(config: Config, tokens: int) -> Part:
     pairs = sum(computed_pairs(hardware, seq_len, _window(model, kind)) for kind in model.window_pattern)
     layers_of_a_kind = model.n_layers / len(model.window_pattern)
     forward = 4 * heads * model.head_dim * pairs * layers_of_a_kind * tokens / seq_len
-    again = 1 if hardware.remat is Remat.full else 0
+    again = _attention_again(hardware)
     flops = forward * (1 + again + BACKWARD[hardware.attention])
     # Forward reads q, k, v and writes the result; backward reads these and its gradient, and writes three gradients.
     q, kv = heads * model.head_dim, kv_heads * model.head_dim
     each = (2 * q + 2 * kv) * (1 + again) + (4 * q + 4 * kv)
     moved = model.n_layers * tokens * each * model.compute_dtype.size
     return Part("attention", flops, moved, fill=_fill(model.head_dim, hardware))
+
+
+def _attention_again(hardware: HardwareConfig) -> float:
+    """Forward passes of attention that the backward pass computes besides its own work. `splash` keeps all it needs
+    with the context; `xla` still needs the probabilities, half of the work; nothing inside `cudnn` can be kept."""
+    if hardware.remat is Remat.none:
+        return 0.0
+    if Point.context not in hardware.remat.kept:
+        return 1.0
+    return {AttentionKernel.splash: 0.0, AttentionKernel.xla: 0.5, AttentionKernel.cudnn: 1.0}[hardware.attention]
 
 
 def _window(model: ModelConfig, kind: Attention) -> int | None:
@@ -152,11 +164,13 @@ def computed_pairs(hardware: HardwareConfig, seq_len: int, window: int | None) -
     return touched * block**2
 
 
-def _elementwise(model: ModelConfig, hardware: HardwareConfig, tokens: int, passes: int) -> Part:
-    """Norms, rotations, residuals and the gate, each fused as far as it can be: read once, written once."""
+def _elementwise(model: ModelConfig, hardware: HardwareConfig, tokens: int) -> Part:
+    """Norms, rotations, residuals and the gate, each fused as far as it can be: read once, written once. Forward, twice
+    as much backward, and forward once more with any recomputation."""
     assert model.n_heads is not None and model.n_kv_heads is not None
     heads = (model.n_heads + model.n_kv_heads) * model.head_dim
     forward = 2 * 3 * model.d_model + (2 * heads + 3 * model.d_ff) / hardware.mesh.tensor
+    passes = 3 if hardware.remat is Remat.none else 4
     return Part("norms, gate", moved=passes * model.n_layers * tokens * forward * model.compute_dtype.size)
 
 
@@ -186,7 +200,8 @@ def _collectives(config: Config, tokens: int) -> list[Part]:
         summed = matrices / mesh.fsdp * 4
         found.append(Part("sum gradients", sent=2 * summed * (mesh.data - 1) / mesh.data))
     if mesh.tensor > 1:
-        sums = (6 if config.hardware.remat is Remat.full else 4) * model.n_layers
+        again = recomputed(model, config.hardware.remat) & {Point.out, Point.down}
+        sums = (4 + len(again)) * model.n_layers
         found.append(
             Part("sum activations", sent=2 * sums * tokens * model.d_model * size * (mesh.tensor - 1) / mesh.tensor)
         )

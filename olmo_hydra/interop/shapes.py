@@ -3,8 +3,9 @@
 import jax
 from flax import nnx
 
-from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import ModelConfig
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.model import decoder
 from olmo_hydra.model.params import named
 

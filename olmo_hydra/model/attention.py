@@ -4,6 +4,7 @@ import jax
 from flax import nnx
 
 from olmo_hydra.config.model import QKNorm
+from olmo_hydra.config.remat import Point
 from olmo_hydra.model import norm
 from olmo_hydra.model.init import Init
 from olmo_hydra.model.kernels import Attend
@@ -24,10 +25,10 @@ class SelfAttention(nnx.Module):
         self.head_dim = cfg.head_dim
         q_width, kv_width = cfg.n_heads * cfg.head_dim, cfg.n_kv_heads * cfg.head_dim
         self.attend = attend
-        self.q = Linear(init.matrix((cfg.d_model, q_width), ("embed", "heads")))
-        self.k = Linear(init.matrix((cfg.d_model, kv_width), ("embed", "kv_heads")))
-        self.v = Linear(init.matrix((cfg.d_model, kv_width), ("embed", "kv_heads")))
-        self.out = Linear(init.matrix((q_width, cfg.d_model), ("heads", "embed"), adds=True))
+        self.q = Linear(init.matrix((cfg.d_model, q_width), ("embed", "heads")), point=Point.q)
+        self.k = Linear(init.matrix((cfg.d_model, kv_width), ("embed", "kv_heads")), point=Point.k)
+        self.v = Linear(init.matrix((cfg.d_model, kv_width), ("embed", "kv_heads")), point=Point.v)
+        self.out = Linear(init.matrix((q_width, cfg.d_model), ("heads", "embed"), adds=True), point=Point.out)
         self.qk_norm = cfg.qk_norm
         if cfg.qk_norm is QKNorm.projection:
             self.q_norm = norm.build(cfg, q_width, "heads")

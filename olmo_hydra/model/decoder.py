@@ -9,18 +9,18 @@ import jax.numpy as jnp
 from flax import nnx
 
 from olmo_hydra.config.data import Positions
-from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import Attention, ModelConfig
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.model import norm, rope
 from olmo_hydra.model.block import Block
+from olmo_hydra.model.head_loss import IMPOSSIBLE, HeadLoss
 from olmo_hydra.model.init import Init
 from olmo_hydra.model.kernels import Attend, xla
 from olmo_hydra.model.layout import ONE_DEVICE, Layout
 from olmo_hydra.model.linear import Embedding, Linear
 
 Tree = Any
-
-IMPOSSIBLE = -1e30  # the logit of ids that only pad the vocabulary; finite, so that products with zero stay zero
 
 
 def build(
@@ -32,15 +32,24 @@ def build(
     attend: Attend = xla.attention,
     positions: Positions = Positions.continued,
     layout: Layout = ONE_DEVICE,
+    loss_chunk: int | None = None,
 ) -> "Decoder":
     """The decoder that a config describes, with initial parameters drawn from the `params` stream of `rngs`.
 
     `cfg` is derived and checked. `layer_loop`, `remat` and `attend` change how it is computed, never its parameters or
     values. `positions` says whether rotations run through a row or start at each of its documents. `layout` says where
-    activations lie on a mesh. Under `nnx.eval_shape` nothing is allocated.
+    activations lie on a mesh, `loss_chunk` for how many tokens of a device logits exist at once in a loss (null: all).
+    Under `nnx.eval_shape` nothing is allocated.
     """
     return Decoder(
-        cfg, rngs=rngs, layer_loop=layer_loop, remat=remat, attend=attend, positions=positions, layout=layout
+        cfg,
+        rngs=rngs,
+        layer_loop=layer_loop,
+        remat=remat,
+        attend=attend,
+        positions=positions,
+        layout=layout,
+        loss_chunk=loss_chunk,
     )
 
 
@@ -69,6 +78,7 @@ class Decoder(nnx.Module):
         attend: Attend,
         positions: Positions,
         layout: Layout,
+        loss_chunk: int | None,
     ):
         init = Init(cfg, rngs)
         table = init.embedding((cfg.padded_vocab, cfg.d_model), ("vocab", "embed"))
@@ -80,7 +90,7 @@ class Decoder(nnx.Module):
             Layer(cfg.window if kind is Attention.sliding else None, rope.frequencies(cfg, kind))
             for kind in cfg.window_pattern
         )
-        self.vocab_size = cfg.vocab_size
+        self.head_loss = HeadLoss(cfg.vocab_size, loss_chunk, layout.mesh)
         self.layer_loop, self.remat, self.positions, self.layout = layer_loop, remat, positions, layout
 
     def __call__(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
@@ -90,13 +100,39 @@ class Decoder(nnx.Module):
           tokens_BT: Ids.
           segments_BT: Number of the document that each position belongs to; none sees another. Null: one document.
         """
+        x_BTD = self._read_by_head(tokens_BT, segments_BT)
+        with jax.named_scope("head"):
+            logits_BTV = self.head(x_BTD)
+            return jnp.where(jnp.arange(logits_BTV.shape[-1]) < self.head_loss.vocab_size, logits_BTV, IMPOSSIBLE)
+
+    def nats(self, tokens_BT: jax.Array, labels_BT: jax.Array) -> jax.Array:
+        """nats_BT: cross-entropy of each label, fp32; 0 where it is negative. No logits of all tokens exist."""
+        x_BTD = self._read_by_head(tokens_BT, None)
+        with jax.named_scope("head"):
+            return self.head_loss.nats(x_BTD, self.head.weight[...], labels_BT)
+
+    def loss(
+        self,
+        tokens_BT: jax.Array,
+        labels_BT: jax.Array,
+        segments_BT: jax.Array | None,
+        *,
+        z_weight: float,
+        divisor: jax.Array,
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """(total, (loss, z_loss)) of all labels that are not negative; see `HeadLoss.loss`."""
+        x_BTD = self._read_by_head(tokens_BT, segments_BT)
+        with jax.named_scope("head"):
+            weight_DV = self.head.weight[...]
+            return self.head_loss.loss(x_BTD, weight_DV, labels_BT, z_weight=z_weight, divisor=divisor)
+
+    def _read_by_head(self, tokens_BT: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
         with jax.named_scope("embedding"):
             x_BTD = self.layout.lookup(self.embedding, tokens_BT)
         with jax.named_scope("blocks"):
             x_BTD = self._layers(x_BTD, segments_BT)
         with jax.named_scope("head"):
-            logits_BTV = self.head(self.final_norm(x_BTD))
-            return jnp.where(jnp.arange(logits_BTV.shape[-1]) < self.vocab_size, logits_BTV, IMPOSSIBLE)
+            return self.final_norm(x_BTD)
 
     def residuals(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
         """residual_LBTD: what the first layer reads and the output of every layer, to compare models layer by layer."""
@@ -122,10 +158,11 @@ class Decoder(nnx.Module):
 
     def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
         apply = self._apply(x_BTD.shape[1], segments_BT)
-        if self.remat is Remat.full:
+        if self.remat is not Remat.none:
             # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
             prevent_cse = self.layer_loop is LayerLoop.unrolled
-            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, static_argnums=2)
+            kept = jax.checkpoint_policies.save_only_these_names(*(point.value for point in self.remat.kept))
+            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
 
         def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
             for block, layer in zip(blocks, self.layers, strict=True):

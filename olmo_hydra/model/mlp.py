@@ -3,6 +3,7 @@
 import jax
 from flax import nnx
 
+from olmo_hydra.config.remat import Point
 from olmo_hydra.model.init import Init
 from olmo_hydra.model.linear import Linear
 
@@ -12,9 +13,9 @@ class SwiGLU(nnx.Module):
 
     def __init__(self, init: Init):
         d_model, d_ff = init.cfg.d_model, init.cfg.d_ff
-        self.gate = Linear(init.matrix((d_model, d_ff), ("embed", "mlp")))
-        self.up = Linear(init.matrix((d_model, d_ff), ("embed", "mlp"), adds=True))
-        self.down = Linear(init.matrix((d_ff, d_model), ("mlp", "embed"), adds=True))
+        self.gate = Linear(init.matrix((d_model, d_ff), ("embed", "mlp")), point=Point.gate)
+        self.up = Linear(init.matrix((d_model, d_ff), ("embed", "mlp"), adds=True), point=Point.up)
+        self.down = Linear(init.matrix((d_ff, d_model), ("mlp", "embed"), adds=True), point=Point.down)
 
     def __call__(self, x_BTD: jax.Array) -> jax.Array:
         with jax.named_scope("mlp"):

@@ -85,6 +85,7 @@ def _model(config: Config, mesh: Mesh) -> decoder.Decoder:
         attend=attend,
         positions=config.data.document_positions,
         layout=Layout(mesh),
+        loss_chunk=hardware.loss_chunk,
     )
 
 

@@ -10,7 +10,6 @@ import optax
 from flax import nnx
 
 from olmo_hydra.data.loader import IGNORED
-from olmo_hydra.model.cross_entropy import cross_entropy
 from olmo_hydra.optim import metrics as optimizer_metrics
 from olmo_hydra.train.state import Program, State
 
@@ -46,12 +45,7 @@ def make_step(program: Program) -> Step:
     z_weight = program.config.train.z_loss
 
     def loss_sum(params: nnx.State, micro_batch: Inputs, targets: jax.Array) -> Any:
-        logits_BTV = nnx.merge(program.graphdef, params)(micro_batch.tokens, micro_batch.segments)
-        logits_NV = logits_BTV.reshape(-1, logits_BTV.shape[-1])
-        labels_N = jnp.asarray(micro_batch.labels).reshape(-1)
-        nats_N, partition_N = cross_entropy(logits_NV, labels_N)
-        loss, z_loss = nats_N.sum() / targets, z_weight * jnp.square(partition_N).sum() / targets
-        return loss + z_loss, (loss, z_loss)
+        return nnx.merge(program.graphdef, params).loss(*micro_batch, z_weight=z_weight, divisor=targets)
 
     def step(state: State, inputs: Inputs, lr: jax.Array) -> tuple[State, Metrics]:
         targets = jnp.maximum((inputs.labels != IGNORED).sum(), 1).astype(jnp.float32)

@@ -11,9 +11,10 @@ from flax import nnx
 
 from olmo_hydra.cli.main import main
 from olmo_hydra.config.compose import compose
-from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import ModelConfig
 from olmo_hydra.config.paths import CONF
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.hardware.flops import train_flops_per_token
 from olmo_hydra.model import decoder
 

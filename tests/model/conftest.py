@@ -8,8 +8,9 @@ from flax import nnx
 
 from olmo_hydra.config.data import Positions
 from olmo_hydra.config.dtypes import DType
-from olmo_hydra.config.hardware import LayerLoop, Remat
+from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import Attention, BlockNorm, InitMethod, ModelConfig, QKNorm
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.model import decoder
 from olmo_hydra.model.params import param_names
 

@@ -18,7 +18,7 @@ class Attend(Protocol):
         document.
 
     Returns:
-      out_BTHD in the dtype of the values.
+      out_BTHD in the dtype of the values, under the name `Point.context` for what keeps it for the backward pass.
     """
 
     def __call__(

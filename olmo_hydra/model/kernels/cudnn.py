@@ -4,8 +4,10 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from olmo_hydra.config.errors import RequestError
+from olmo_hydra.config.remat import Point
 from olmo_hydra.model.kernels.xla import visible
 
 HOPPER, WIDE_HEAD = "9.0", 128  # compute capability from which heads may be wider than this
@@ -43,7 +45,7 @@ def attention(
     if segments_BT is not None:
         seen_BTS = segments_BT[:, :, None] == segments_BT[:, None, :]
         mask = (seen_BTS & visible(jnp.arange(T), jnp.arange(T), window))[:, None]
-    return jax.nn.dot_product_attention(
+    out_BTHD = jax.nn.dot_product_attention(
         q_BTHD,
         k_BSKD,
         v_BSKD,
@@ -54,6 +56,7 @@ def attention(
         local_window_size=None if window is None or mask is not None else (window - 1, 0),
         implementation=implementation,
     )
+    return checkpoint_name(out_BTHD, Point.context.value)
 
 
 def _check_device(head_dim: int) -> None:

@@ -11,6 +11,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from olmo_hydra.config.hardware import splash_block
+from olmo_hydra.config.remat import Point
 
 PADDING = -1  # document number of positions that only fill the last block
 
@@ -81,5 +82,7 @@ def make_kernel(*, heads: int, length: int, window: int | None, block: int, inte
             head_shards=1,
             q_seq_shards=1,
             interpret=interpret,
+            # Kept with the logarithms of the softmax's denominators, without which the kernel would run again.
+            residual_checkpoint_name=Point.context.value,
         )
         return jax.tree.map(np.asarray, kernel)

@@ -10,7 +10,8 @@ from jax.sharding import Mesh
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.data import Positions
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.hardware import MESH_AXES, LayerLoop, Remat
+from olmo_hydra.config.hardware import MESH_AXES, LayerLoop
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.model import decoder, kernels
 from olmo_hydra.model.kernels import cudnn, xla
 from olmo_hydra.model.kernels.divided import Divided

@@ -1,0 +1,70 @@
+"""What a policy recomputes: the arithmetic against the compiler's own count of operations, and the kernel's passes."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from olmo_hydra.config.compose import compose
+from olmo_hydra.config.hardware import LayerLoop
+from olmo_hydra.config.model import BlockNorm
+from olmo_hydra.config.remat import Point, Remat
+from olmo_hydra.hardware.flops import matmuls, recomputed
+from olmo_hydra.model import decoder
+from olmo_hydra.model.kernels import xla
+from olmo_hydra.model.kernels.splash import Splash
+
+# Products with weights outweigh all else.
+SHAPE = ("model.d_model=256", "model.n_layers=1", "model.head_dim=128", "model.d_ff=640", "model.window_pattern=[full]")
+TOKENS = 128
+
+
+def gradient(block_norm: BlockNorm, remat: Remat, attend=xla.attention):
+    """The program of a gradient of the layers alone, and its parameters' shapes."""
+    model = compose([*SHAPE, f"model.block_norm={block_norm.value}"]).model
+    made = nnx.eval_shape(
+        lambda: decoder.build(model, rngs=nnx.Rngs(0), layer_loop=LayerLoop.unrolled, remat=remat, attend=attend)
+    )
+    graph, params = nnx.split(made, nnx.Param)
+
+    def loss(params):
+        x_BTD = nnx.merge(graph, params)._layers(jnp.ones((1, TOKENS, model.d_model)), None)
+        return jnp.square(x_BTD).sum()
+
+    return jax.jit(jax.grad(loss)), params, model
+
+
+@cache
+def operations(block_norm: BlockNorm, remat: Remat) -> float:
+    function, params, _ = gradient(block_norm, remat)
+    quick = {"xla_backend_optimization_level": "0"}
+    return function.lower(params).compile(compiler_options=quick).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize("remat", [remat for remat in Remat if remat is not Remat.none])
+@pytest.mark.parametrize("block_norm", BlockNorm)
+def test_products_computed_again_are_those_of_the_compiled_program(block_norm: BlockNorm, remat: Remat) -> None:
+    model = gradient(block_norm, remat)[2]
+    again = recomputed(model, remat)
+    expected = sum(2 * TOKENS * one.inputs * one.outputs * one.count for one in matmuls(model) if one.point in again)
+    if Point.context in again:
+        expected += 4 * TOKENS**2 * model.d_model  # logits and their sums, masked or not: one block
+    elif remat is not Remat.none:
+        expected += 2 * TOKENS**2 * model.d_model
+    found = operations(block_norm, remat) - operations(block_norm, Remat.none)
+    one_product = 2 * TOKENS * 256 * 256
+    assert found == pytest.approx(expected, abs=one_product / 3)  # norms and rotations besides
+
+
+@pytest.mark.parametrize(
+    ("remat", "passes"), [(Remat.none, 3), (Remat.minimal_with_context, 3), (Remat.minimal, 4), (Remat.full, 4)]
+)
+def test_splash_runs_forward_again_unless_its_context_is_kept(remat: Remat, passes: int) -> None:
+    """Its kernels: forward, of dq, and of dk and dv; and the first once more."""
+    function, params, _ = gradient(BlockNorm.reordered, remat, Splash(interpret=True))
+    jaxpr = jax.make_jaxpr(function)(params).jaxpr
+    needed, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)  # as the compiler will
+    assert str(needed).count("pallas_call[") == passes
