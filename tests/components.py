@@ -7,14 +7,6 @@ from typing import Any
 import pytest
 
 # What libtpu reads when it is loaded where no TPU is.
-WITHOUT_TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "tpu7x-8",
-    "TPU_STDERR_LOG_LEVEL": "3",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-}
 
 
 def require_hardware(name: str, found: bool, how: str) -> None:
@@ -51,8 +43,10 @@ def tpu_topology(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> 
     """Devices that are not here, to compile for (`tpu7x:1x1x1`; `num_slices=2`), by the compiler that they use."""
     found = importlib.util.find_spec("libtpu") is not None
     require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
-    for variable, value in WITHOUT_TPU.items():
-        monkeypatch.setenv(variable, value)
     from jax.experimental import topologies
 
+    from olmo_hydra.hardware.ahead import ENVIRONMENT
+
+    for variable, value in ENVIRONMENT.items():
+        monkeypatch.setenv(variable, value)
     return topologies.get_topology_desc(name, platform="tpu", **options)

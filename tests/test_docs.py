@@ -90,6 +90,10 @@ def test_other_commands_parse(command: str) -> None:
     of_a_run = command.startswith("data inspect") and any("=" not in text for text in overrides)
     if getattr(parsed, "out", None) or of_a_run:
         return  # they are sources of text, or a run
+    if getattr(parsed, "sweep", None):
+        for cell in cells(overrides):
+            compose([f"sweep={parsed.sweep}", *cell])
+        return
     compose([ANY_MODEL, *overrides] if command.startswith("data prepare") else overrides)
 
 

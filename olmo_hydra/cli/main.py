@@ -31,7 +31,11 @@ def _parser() -> argparse.ArgumentParser:
     sub = commands.add("preflight", "what a run will take, computed without its hardware", _preflight)
     sub.add_argument("overrides", nargs="*", help="as for train.py: model=olmo3_7b hardware=ironwood")
     sub.add_argument("--over", metavar="TOPOLOGIES", help="a line for each: 2x2x1,4x4x4, or numbers of chips: 4,64")
-    sub.add_argument("--json", action="store_true", help="one JSON object on standard output; with --over, a list")
+    sub.add_argument("--compile", action="store_true", help="compile the update for its TPUs, on this machine")
+    sub.add_argument("--fit", action="store_true", help="with --compile: the smallest change with which a run fits")
+    sub.add_argument("--sweep", metavar="NAME", help="with --compile: compare the cells of sweeps/NAME.yaml")
+    sub.add_argument("--out", type=Path, metavar="FOLDER", help="with --sweep: where its plot goes; else here")
+    sub.add_argument("--json", action="store_true", help="one JSON object; of --over and --sweep, a list")
 
     data.add_commands(commands.add("data", "prepare text, see what a run reads, prove how often"))
     convert.add_commands(commands.add("convert", "weights from and to Hugging Face's format"))
@@ -59,7 +63,19 @@ def _parser() -> argparse.ArgumentParser:
 def _preflight(parsed: argparse.Namespace) -> None:
     from olmo_hydra.cli import preflight
 
-    preflight.run(parsed.overrides, parsed.json, parsed.over)
+    preflight.refuse_together(
+        compile=parsed.compile, over=parsed.over, fit=parsed.fit, sweep=parsed.sweep, out=parsed.out
+    )
+    if parsed.sweep:
+        from olmo_hydra.cli import preflight_sweep
+
+        preflight_sweep.run(parsed.sweep, parsed.overrides, parsed.json, parsed.out or Path())
+    elif parsed.compile:
+        from olmo_hydra.cli import preflight_compile
+
+        preflight_compile.run(parsed.overrides, parsed.json, parsed.fit)
+    else:
+        preflight.run(parsed.overrides, parsed.json, parsed.over)
 
 
 def _report(parsed: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -29,7 +30,21 @@ def run(overrides: list[str], as_json: bool, over: str | None) -> None:
         print(json.dumps(found)) if as_json else _show_table(found)
         return
     only = facts(compose(overrides))
-    print(json.dumps(only)) if as_json else say("\n".join(_lines(only)) + "\n")
+    print(json.dumps(only)) if as_json else say("\n".join(lines(only)) + "\n")
+
+
+def refuse_together(*, compile: bool, over: str | None, fit: bool, sweep: str | None, out: Path | None) -> None:
+    """Raises RequestError unless these options go together."""
+    wrong = [
+        (over is not None and compile, "--over", "is arithmetic on several topologies, --compile compiles one", "one"),
+        (fit and not compile, "--fit", "goes with --compile", "--compile --fit"),
+        (sweep is not None and not compile, "--sweep", "goes with --compile", f"--compile --sweep {sweep}"),
+        (fit and sweep is not None, "--fit", "is about one run, --sweep about several", "one of them"),
+        (out is not None and sweep is None, "--out", "goes with --sweep, which draws a plot", "--compile --sweep NAME"),
+    ]
+    for found, key, problem, instead in wrong:
+        if found:
+            raise RequestError(problem, key=key, instead=instead)
 
 
 def _scales(over: str) -> list[str]:
@@ -50,8 +65,8 @@ def facts(config: Config) -> dict[str, Any]:
     causal = train_flops_per_token(model, config.data.seq_len, window_exact=False)
     accumulation = hardware.accumulation(train.global_batch)
     peak, hbm = (hardware.chip.of_device(name) for name in ("peak_tflops", "hbm_gib"))
-    rate = None if peak is None else peak * 1e12 * hardware.devices
-    per_update = exact * (train.tokens // train.steps)
+    per_device = flops_per_device_and_update(config)
+    ideal = None if peak is None else per_device / (peak * 1e12)
     return {
         "run": run_name(config),
         "hardware": hardware.name,
@@ -70,7 +85,7 @@ def facts(config: Config) -> dict[str, Any]:
         "instances_per_device_and_micro_batch": train.global_batch // (hardware.batch_shards * accumulation),
         "train_flops_per_token": exact,
         "train_flops_per_token_full_causal": causal,
-        "train_flops_per_device_and_update": per_update / hardware.devices,
+        "train_flops_per_device_and_update": per_device,
         "train_flops": exact * train.tokens,
         "state_bytes_per_device": state_bytes_per_device(config),
         "tokens_of_an_instance_per_device": config.data.seq_len // hardware.mesh.context,
@@ -78,8 +93,8 @@ def facts(config: Config) -> dict[str, Any]:
             kind.value: others_keys_bytes(config, kind) for kind in model.window_pattern
         },
         "hbm_bytes_per_device": None if hbm is None else int(hbm * 2**30),
-        "bound": _bound(config, None if rate is None else per_update / rate),
-        "at_40_percent_mfu": None if rate is None else _cost(config, per_update / rate / MFU),
+        "bound": _bound(config, ideal),
+        "at_40_percent_mfu": None if ideal is None else cost(config, ideal / MFU),
         "advice": [asdict(each) for each in advice(config)],
     }
 
@@ -100,11 +115,18 @@ def _bound(config: Config, ideal: float | None) -> dict[str, Any] | None:
         "seconds_sending": bound.sending,
         "mfu": ideal / bound.overlapped,
         "mfu_without_overlap": ideal / bound.in_turns,
-        **_cost(config, bound.overlapped),
+        **cost(config, bound.overlapped),
     }
 
 
-def _cost(config: Config, seconds_per_update: float) -> dict[str, float | None]:
+def flops_per_device_and_update(config: Config) -> float:
+    """Of the model, window-exact, recomputation not counted."""
+    train, devices = config.train, config.hardware.devices
+    assert train.steps is not None and train.tokens is not None and devices is not None
+    return train_flops_per_token(config.model, config.data.seq_len) * (train.tokens // train.steps) / devices
+
+
+def cost(config: Config, seconds_per_update: float) -> dict[str, float | None]:
     """What the whole run takes at so many seconds an update."""
     hardware, train = config.hardware, config.train
     assert train.steps is not None and train.tokens is not None and hardware.devices and hardware.chips
@@ -119,7 +141,8 @@ def _cost(config: Config, seconds_per_update: float) -> dict[str, float | None]:
     }
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
+def lines(found: dict[str, Any]) -> list[str]:
+    """The facts for people."""
     hbm = found["hbm_bytes_per_device"]
     room = "memory of the device unknown" if hbm is None else f"of {hbm / 2**30:.1f} GiB"
     shape = f" as {found['topology']}" if found["topology"] else ""

@@ -74,6 +74,7 @@ class ChipConfig:
     network_gbps: float | None = None
     torus: int = MISSING
     matrix_unit: int | None = None
+    clock_ghz: float | None = None
     price_per_hour: float | None = None
 
     def check(self) -> None:
@@ -98,6 +99,7 @@ class HardwareConfig:
     name: str = MISSING
     platform: Platform = MISSING
     device_kind: str | None = None
+    libtpu: str | None = None
     slices: int = MISSING
     topology: str | None = None
     chips: int | None = None

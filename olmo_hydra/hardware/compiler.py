@@ -24,5 +24,5 @@ def compiled(lowered: jax.stages.Lowered, cfg: HardwareConfig, **more: str | boo
             f"the compiler of {cfg.platform.value} refuses them: {str(error).splitlines()[0][:200]}",
             key="hardware.compiler_options",
             value=cfg.compiler_options,
-            instead="options that this back end knows; hardware.compiler_options={} for none",
+            instead="options that this back end knows; ~hardware.compiler_options.NAME drops one",
         ) from error

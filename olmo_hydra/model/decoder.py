@@ -160,8 +160,8 @@ class Decoder(nnx.Module):
     def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
         apply = self._apply(x_BTD.shape[1], segments_BT)
         if self.remat is not Remat.none:
-            # In a scan of single layers the two passes are separate loops, and nothing can undo the recomputation. Where
-            # several layers follow one another, the compiler would share work, or recompute them all at once.
+            # A scan of single layers has its two passes in separate loops, where nothing undoes the recomputation. Of
+            # layers in a row the compiler would share the work of both passes, or recompute all of them at once.
             prevent_cse = self.layer_loop is LayerLoop.unrolled or len(self.layers) > 1
             kept = jax.checkpoint_policies.save_only_these_names(*(point.value for point in self.remat.kept))
             apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from olmo_hydra.config.root import Config
-from olmo_hydra.hardware.sharding import replicated, token_sharding
-from olmo_hydra.train.state import Program, State
-from olmo_hydra.train.step import Inputs, Step
+from olmo_hydra.hardware.sharding import make_mesh, replicated, token_sharding
+from olmo_hydra.train.state import Program, State, make_program
+from olmo_hydra.train.step import Inputs, Step, make_step
 
 
 def lower(config: Config, mesh: jax.sharding.Mesh, step: Step, state: State) -> jax.stages.Lowered:
@@ -27,6 +27,17 @@ def lower(config: Config, mesh: jax.sharding.Mesh, step: Step, state: State) -> 
     tokens_ABT: Any = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=token_sharding(mesh, leading=1))
     inputs = Inputs(tokens_ABT, tokens_ABT, tokens_ABT if config.data.document_mask else None)
     return update.lower(state, inputs, jax.ShapeDtypeStruct((), jnp.float32))
+
+
+def lower_for(config: Config, devices: list[jax.Device]) -> jax.stages.Lowered:
+    """The update of a run on devices that may be elsewhere: nothing is allocated.
+
+    Raises:
+      RequestError: `optim.no_decay` names no parameter.
+    """
+    mesh = make_mesh(config.hardware, devices)
+    program = make_program(config, mesh)
+    return lower(config, mesh, make_step(program), abstract_state(program))
 
 
 def abstract_state(program: Program) -> State:

@@ -1,0 +1,133 @@
+"""Programs small enough to count by hand, as text in XLA's form. What a real compiler writes is in test_ahead.py."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from olmo_hydra.hardware import hlo
+
+KERNEL = """custom-call(%x), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 256}"
+}}, metadata={op_name="jit(step)/jvp(blocks)/while/body/attention/splash"}"""
+
+PROGRAM = f"""HloModule jit_step, is_scheduled=true, num_partitions=8
+
+%sum (a: f32[], b: f32[]) -> f32[] {{
+  %a = f32[]{{:T(128)}} parameter(0)
+  %b = f32[]{{:T(128)}} parameter(1)
+  ROOT %add.1 = f32[]{{:T(128)}} add(%a, %b), backend_config={{"window_config":{{"estimated_cycles":"1486"}}}}
+}}
+
+%gathered (x.1: bf16[4,128]) -> bf16[16,128] {{
+  %x.1 = bf16[4,128]{{1,0:T(8,128)(2,1)}} parameter(0)
+  ROOT %all-gather.1 = bf16[16,128]{{1,0:T(8,128)(2,1)}} all-gather(%x.1), replica_groups=[2,4]<=[8], dimensions={{0}}
+}}
+
+%condition (state: (s32[], bf16[4,128])) -> pred[] {{
+  %limit = s32[]{{:T(128)}} constant(5)
+  %state = (s32[]{{:T(128)}}, bf16[4,128]{{1,0:T(8,128)(2,1)}}) parameter(0)
+  %i = s32[]{{:T(128)}} get-tuple-element(%state), index=0
+  ROOT %lt = pred[]{{:T(512)}} compare(%i, %limit), direction=LT
+}}
+
+%body (state.1: (s32[], bf16[4,128])) -> (s32[], bf16[4,128]) {{
+  %state.1 = (s32[]{{:T(128)}}, bf16[4,128]{{1,0:T(8,128)(2,1)}}) parameter(0)
+  %i.1 = s32[]{{:T(128)}} get-tuple-element(%state.1), index=0
+  %x = bf16[4,128]{{1,0:T(8,128)(2,1)}} get-tuple-element(%state.1), index=1
+  %one = s32[]{{:T(128)}} constant(1)
+  %i.2 = s32[]{{:T(128)}} add(%i.1, %one)
+  %i.3 = s32[]{{:T(128)}} add(%i.2, %one)
+  %start = ((bf16[4,128]{{1,0}}), bf16[16,128]{{1,0}}, u32[]) async-start(%x), async_execution_thread="sparsecore", \
+calls=%gathered, metadata={{op_name="jit(step)/transpose(jvp(blocks))/while/body/mlp/dot_general"}}
+  %splash.7 = bf16[4,128]{{1,0:T(8,128)(2,1)}} {KERNEL}
+  %fusion.1 = bf16[4,128]{{1,0:T(8,128)(2,1)}} fusion(%splash.7), kind=kLoop, calls=%sum, \
+metadata={{op_name="jit(step)/jvp(blocks)/while/body/mlp/mul"}}, \
+backend_config={{"window_config":{{"estimated_cycles":"100"}}}}
+  ROOT %next = (s32[]{{:T(128)}}, bf16[4,128]{{1,0:T(8,128)(2,1)}}) tuple(%i.3, %fusion.1)
+}}
+
+ENTRY %main (p: bf16[4,128]) -> f32[128] {{
+  %p = bf16[4,128]{{1,0:T(8,128)(2,1)}} parameter(0)
+  %zero = s32[]{{:T(128)}} constant(0)
+  %begin = s32[]{{:T(128)}} copy(%zero)
+  %init = (s32[]{{:T(128)}}, bf16[4,128]{{1,0:T(8,128)(2,1)}}) tuple(%begin, %p)
+  %while.1 = (s32[]{{:T(128)}}, bf16[4,128]{{1,0}}) while(%init), condition=%condition, body=%body
+  %sort.1 = bf16[4,128]{{1,0}} sort(%p), to_apply=%sum, backend_config={{"estimated_cycles":"9223372036854775807"}}
+  %wide.2 = f32[128]{{0:T(128)}} fusion(%sort.1), kind=kLoop, calls=%sum, backend_config={{"estimated_cycles":"30"}}
+  %permute = (f32[128]{{0}}, f32[128]{{0}}, u32[], u32[]) collective-permute-start(%wide.2), \
+source_target_pairs={{{{0,1}},{{1,0}}}}
+  ROOT %all-reduce.1 = f32[128]{{0:T(128)}} all-reduce(%wide.2), \
+replica_groups={{{{0,1,2,3}},{{4,5,6,7}}}}, to_apply=%sum
+}}
+"""
+
+
+def test_everything_is_counted_as_often_as_it_runs() -> None:
+    """The counter goes by two up to five: three trips. What fusions and reductions call is their own work."""
+    found = hlo.estimate(hlo.parse(PROGRAM))
+    assert [(loop.times, loop.trips) for loop in found.loops] == [(1, 3)]
+    assert found.cycles == {"blocks, forward": 3 * 100, "update": 30}
+    assert found.kernels == [hlo.Unestimated("splash", "blocks, forward", 3)]
+    assert found.unestimated == [hlo.Unestimated("sort", "update", 1)]
+
+
+def test_bytes_of_collectives() -> None:
+    found = {each.kind: each for each in hlo.estimate(hlo.parse(PROGRAM)).collectives}
+    gathered = 16 * 128 * 2
+    assert found["all-gather"] == hlo.Collective("all-gather", "blocks, backward", 4, gathered, 3)
+    assert found["all-gather"].sent == 3 * gathered * 3 / 4
+    assert found["all-reduce"] == hlo.Collective("all-reduce", "update", 4, 512, 1)
+    assert found["all-reduce"].sent == 2 * 512 * 3 / 4
+    assert (found["collective-permute"].size, found["collective-permute"].sent) == (512, 512)
+
+
+@pytest.mark.parametrize(
+    ("written", "devices"),
+    [
+        ("replica_groups=mesh['data'=2,'fsdp'=4] {'fsdp'}, dimensions={0}", 4),
+        ("replica_groups=mesh['data'=2,'fsdp'=4], device_ids=([8]T(0)) {'data','fsdp'}", 8),
+        ("replica_groups=mesh['axis_0'=8] {'axis_0':(2)4}", 4),
+        ("replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}", 4),
+        ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", 2),
+        ("replica_groups={}, channel_id=1", 8),
+    ],
+)
+def test_groups_as_they_are_written(written: str, devices: int) -> None:
+    groups = "replica_groups={{0,1,2,3},{4,5,6,7}}"
+    found = hlo.estimate(hlo.parse(PROGRAM.replace(groups, written))).collectives[-1]
+    assert (found.kind, found.devices) == ("all-reduce", devices)
+
+
+@given(st.integers(-5, 20), st.integers(-5, 200), st.integers(1, 7))
+def test_trips_are_those_of_a_range(begin: int, end: int, step: int) -> None:
+    text = PROGRAM.replace("%limit = s32[]{:T(128)} constant(5)", f"%limit = s32[]{{:T(128)}} constant({end})")
+    text = text.replace("%zero = s32[]{:T(128)} constant(0)", f"%zero = s32[]{{:T(128)}} constant({begin})")
+    text = text.replace("%i.3 = s32[]{:T(128)} add(%i.2, %one)", "%i.3 = s32[]{:T(128)} copy(%i.2)")
+    text = text.replace("%one = s32[]{:T(128)} constant(1)", f"%one = s32[]{{:T(128)}} constant({step})")
+    assert hlo.estimate(hlo.parse(text)).loops[0].trips == len(range(begin, end, step))
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ("%limit = s32[]{:T(128)} constant(5)", "%limit = s32[]{:T(128)} get-tuple-element(%state), index=0"),
+        ("direction=LT", "direction=NE"),
+        ("%i.2 = s32[]{:T(128)} add(%i.1, %one)", "%i.2 = s32[]{:T(128)} multiply(%i.1, %one)"),
+        ("tuple(%i.3, %fusion.1)", "tuple(%one, %fusion.1)"),
+    ],
+)
+def test_a_loop_of_unknown_length_is_told_and_counted_once(was: str, becomes: str) -> None:
+    assert was in PROGRAM
+    found = hlo.estimate(hlo.parse(PROGRAM.replace(was, becomes)))
+    assert found.loops[0].trips is None and found.cycles["blocks, forward"] == 100
+
+
+def test_sizes_of_types() -> None:
+    assert hlo.sizes("(f32[2,3]{1,0:T(8,128)}, bf16[4]{0}, pred[5], s4[3], f8e4m3fn[7], u32[]{:S(2)})") == [
+        *(24, 8, 5, 2, 7, 4),
+    ]
+
+
+def test_other_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="no entry computation"):
+        hlo.parse("HloModule nothing\n")
