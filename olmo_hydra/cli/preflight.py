@@ -15,6 +15,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware import roofline
+from olmo_hydra.hardware.activations import activation_bytes_per_device
 from olmo_hydra.hardware.advice import advice
 from olmo_hydra.hardware.flops import train_flops_per_token
 from olmo_hydra.hardware.memory import others_keys_bytes, state_bytes_per_device
@@ -92,6 +93,7 @@ def facts(config: Config) -> dict[str, Any]:
         "keys_of_others_bytes_per_device": {
             kind.value: others_keys_bytes(config, kind) for kind in model.window_pattern
         },
+        "activation_bytes_per_device": activation_bytes_per_device(config),
         "hbm_bytes_per_device": None if hbm is None else int(hbm * 2**30),
         "bound": _bound(config, ideal),
         "at_40_percent_mfu": None if ideal is None else cost(config, ideal / MFU),
@@ -143,8 +145,6 @@ def cost(config: Config, seconds_per_update: float) -> dict[str, float | None]:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The facts for people."""
-    hbm = found["hbm_bytes_per_device"]
-    room = "memory of the device unknown" if hbm is None else f"of {hbm / 2**30:.1f} GiB"
     shape = f" as {found['topology']}" if found["topology"] else ""
     shape += f" in each of {found['slices']} slices" if found["slices"] > 1 else ""
     return [
@@ -164,11 +164,20 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"(every layer counted as fully causal: {found['train_flops_per_token_full_causal']:.4g})",
         f"FLOPs in all    {found['train_flops']:.4g}; of a device "
         f"{found['train_flops_per_device_and_update']:.4g} an update",
-        f"state           {found['state_bytes_per_device'] / 2**30:.3g} GiB a device, {room} "
-        "(activations and logits not counted)",
+        *_memory_lines(found),
         *_bound_lines(found["bound"]),
         *_time_lines(found),
         *(f"advice          {each['finding']}\n                -> {_instead(each)}" for each in found["advice"]),
+    ]
+
+
+def _memory_lines(found: dict[str, Any]) -> list[str]:
+    parts = {"parameters and moments": found["state_bytes_per_device"], **found["activation_bytes_per_device"]}
+    hbm = found["hbm_bytes_per_device"]
+    room = "memory of the device unknown" if hbm is None else f"of {hbm / 2**30:.1f} GiB"
+    return [
+        f"memory          about {sum(parts.values()) / 2**30:.3g} GiB a device at the fullest, {room}:",
+        *(f"  {name:<24} {size / 2**30:8.3f} GiB" for name, size in parts.items()),
     ]
 
 

@@ -5,7 +5,7 @@ from olmo_hydra.config.model import Attention
 from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.flops import causal_pairs
-from olmo_hydra.hardware.memory import params_per_device
+from olmo_hydra.hardware.memory import others_keys_bytes, params_per_device
 
 
 def activation_bytes_per_device(config: Config) -> dict[str, int]:
@@ -13,7 +13,8 @@ def activation_bytes_per_device(config: Config) -> dict[str, int]:
 
     `kept by layers` is what the remat policy keeps of all layers, `a layer at work` all activations of one and their
     gradients, `logits` those of a chunk with their gradient, `head` its whole weight and that weight's gradient, `layer
-    weights` a layer's gathered, and the next one's, `gradients` the sum over micro-batches besides those of one.
+    weights` a layer's gathered, and the next one's, `keys of others` those of other devices along `context`,
+    `gradients` the sum over micro-batches besides those of one.
     """
     model, hardware = config.model, config.hardware
     size = model.compute_dtype.size
@@ -23,9 +24,11 @@ def activation_bytes_per_device(config: Config) -> dict[str, int]:
     sums = 2 if hardware.accumulation(config.train.global_batch) > 1 else 1
     layer_params = (model.num_params - model.num_norm_params - 2 * model.d_model * model.padded_vocab) / model.n_layers
     gathered = 2 if hardware.mesh.fsdp > 1 else 1
+    of_others = max(others_keys_bytes(config, kind) for kind in model.window_pattern)
     return {
         "kept by layers": _kept(config, tokens),
         "a layer at work": 2 * _of_layer(config, tokens),
+        **({"keys of others": of_others} if of_others else {}),
         "layer weights": int(gathered * layer_params / hardware.mesh.tensor * size),
         "head": model.d_model * vocabulary * (size + 4),
         "logits": chunk * vocabulary * (2 * 4 + size),

@@ -25,6 +25,11 @@ WHOLE_BLOCKS = ("hardware.attention_block=128",)
             ("hardware.chips=4",),
         ),
         (("hardware=v6e", "hardware.chips=1"), "parameters and moments take 81.6 GiB of the 32", ("hardware.chips=4",)),
+        (
+            ("hardware.chips=4", "hardware.micro_batch=16", "hardware.remat=none"),
+            "GiB, as kept by layers",
+            ("hardware.micro_batch=1", "hardware.remat=full"),
+        ),
         (("hardware.micro_batch=3",), "2 instances of a device's 64 at once, as 3 do not", ("hardware.micro_batch=4",)),
         (("hardware=h200",), "attention by XLA has all logits", ("hardware.attention=cudnn",)),
         ((), "the first moment in float32 takes 3.4 GiB", ("optim.mu_dtype=bfloat16",)),
