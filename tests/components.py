@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-# What libtpu reads when it is loaded where no TPU is.
-
 
 def require_hardware(name: str, found: bool, how: str) -> None:
     """Skips the test when a device is absent, also where OLMO_HYDRA_REQUIRE_ALL=1: no machine of the CI has it.
@@ -39,10 +37,15 @@ def require_component(name: str, found: bool, how: str) -> None:
         pytest.skip(message)
 
 
-def tpu_topology(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> Any:
-    """Devices that are not here, to compile for (`tpu7x:1x1x1`; `num_slices=2`), by the compiler that they use."""
+def require_libtpu() -> None:
+    """The compiler of TPUs, which needs none."""
     found = importlib.util.find_spec("libtpu") is not None
     require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
+
+
+def tpu_topology(monkeypatch: pytest.MonkeyPatch, name: str, **options: Any) -> Any:
+    """Devices that are not here, to compile for (`tpu7x:1x1x1`; `num_slices=2`), by the compiler that they use."""
+    require_libtpu()
     from jax.experimental import topologies
 
     from olmo_hydra.hardware.ahead import ENVIRONMENT

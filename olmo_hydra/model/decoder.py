@@ -164,7 +164,8 @@ class Decoder(nnx.Module):
             # layers in a row the compiler would share the work of both passes, or recompute all of them at once.
             prevent_cse = self.layer_loop is LayerLoop.unrolled or len(self.layers) > 1
             kept = jax.checkpoint_policies.save_only_these_names(*(point.value for point in self.remat.kept))
-            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
+            again = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
+            apply = lambda x_BTD, block, layer: again(*in_turn((x_BTD, block)), layer)  # noqa: E731
 
         def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
             for block, layer in zip(blocks, self.layers, strict=True):
@@ -176,6 +177,20 @@ class Decoder(nnx.Module):
         for blocks in unstacked(self.blocks):
             x_BTD, _ = period(x_BTD, blocks)
         return x_BTD
+
+
+@jax.custom_vjp
+def in_turn(tree: Tree) -> Tree:
+    """The same; no gradient by any leaf is there before the gradients by all are.
+
+    Before a layer, with its parameters: the gradient by these is not put off until those of all layers in a row are
+    due, each with what the layer has computed again. Over eight devices of Ironwood, Olmo 3 7B then needs 11.9 GiB of
+    temporaries instead of 14.9 (tests/hardware/test_seven_billion.py), for 0.3 % more of the compiler's cycles.
+    """
+    return tree
+
+
+in_turn.defvjp(lambda tree: (tree, None), lambda _, gradients: (jax.lax.optimization_barrier(gradients),))
 
 
 def stacked_blocks(cfg: ModelConfig, rngs: nnx.Rngs, attend: Attend, *, one_token_axis: bool = True) -> nnx.List[Block]:

@@ -1,6 +1,5 @@
 """`olmo-hydra preflight --compile` as it is typed: two layers on one chip; the slow ones on every TPU, and searches."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -9,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from olmo_hydra.config.paths import CONF
-from tests.components import require_component
+from tests.components import require_libtpu
 
 SMALL = ("model.n_layers=2", "model.window_pattern=[sliding]", "train.global_batch=4", "hardware.chips=1")
 
 
 @pytest.fixture(autouse=True)
 def libtpu() -> None:
-    found = importlib.util.find_spec("libtpu") is not None
-    require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
+    require_libtpu()
 
 
 def preflight(*typed: str, status: int = 0) -> subprocess.CompletedProcess[str]:

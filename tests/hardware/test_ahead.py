@@ -11,15 +11,14 @@ from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import HardwareConfig
 from olmo_hydra.hardware import ahead
-from tests.components import require_component
+from tests.components import require_libtpu
 
 CHIPS = {"ironwood": ("1x1x1", 94.74), "v5p": ("1x1x1", 95.73), "v6e": ("1x1", 31.24), "v5e": ("1x1", 15.75)}
 
 
 @pytest.fixture(autouse=True)
 def libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec("libtpu") is not None
-    require_component("libtpu", found, 'pip install -c constraints.txt -e ".[tpu]"')
+    require_libtpu()
     for name, value in ahead.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
 
