@@ -3,7 +3,10 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import jax
 import pytest
@@ -22,3 +25,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     jax.config.update("jax_compilation_cache_dir", os.environ[COMPILED])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test marked `traces` in a fresh process where this one has loaded libtpu."""
+    maps = Path("/proc/self/maps")  # libtpu is for Linux
+    if pyfuncitem.get_closest_marker("traces") is None or not maps.exists() or "libtpu" not in maps.read_text():
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    done = subprocess.run(command, cwd=pyfuncitem.config.rootpath, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+    return True

@@ -25,6 +25,7 @@ def held(folder, history: History) -> tuple[int, int, int]:
     return told["first"], told["last"], sum(span.name == "jit_step" for span in ran)
 
 
+@pytest.mark.traces
 def test_the_trace_holds_the_updates_and_nothing_changes(made, tmp_path) -> None:
     done, plain = trained(made, tmp_path / "plain")
     done, history = trained(made, tmp_path / "traced", "train.profile=[3,6]")
@@ -34,6 +35,7 @@ def test_the_trace_holds_the_updates_and_nothing_changes(made, tmp_path) -> None
         assert left.tobytes() == right.tobytes()
 
 
+@pytest.mark.traces
 def test_a_run_that_resumes_inside_traces_the_rest(made, tmp_path) -> None:
     trained(made, tmp_path, "run.stop_at=4")
     _, history = trained(made, tmp_path, "train.profile=[3,6]", done=4)
@@ -49,6 +51,7 @@ def test_a_run_that_is_past_it_says_so_once(made, tmp_path) -> None:
     )
 
 
+@pytest.mark.traces
 def test_a_run_that_pauses_inside_keeps_what_there_is(made, tmp_path) -> None:
     _, history = trained(made, tmp_path, "train.profile=[5,9]", "run.stop_at=6")
     assert held(tmp_path, history) == (5, 6, 2)
