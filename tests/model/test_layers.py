@@ -11,6 +11,7 @@ from scipy import stats
 
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.model import Attention, InitMethod
+from olmo_hydra.config.remat import Point
 from olmo_hydra.model import init, norm, rope
 from olmo_hydra.model.linear import Embedding
 from olmo_hydra.model.params import named
@@ -96,7 +97,7 @@ def test_rope_depends_on_distance_alone(seed, shift):
 def test_initial_values_are_a_cut_normal(config):
     std, cut, n = 0.02, 3.0, 400_000
     draw = init.Init(config(), nnx.Rngs(np.random.randint(2**31)))
-    values = np.asarray(draw.linear((n // 100, 100), ("embed", "mlp")).weight[...]).ravel()
+    values = np.asarray(draw.linear((n // 100, 100), ("embed", "mlp"), Point.gate).weight[...]).ravel()
     law = stats.truncnorm(-cut, cut, scale=std)  # N(0, std) cut, not rescaled to std
     assert np.abs(values).max() <= cut * std * (1 + 1e-6)
     assert np.abs(values).max() > 0.99 * cut * std
@@ -139,7 +140,7 @@ def test_standard_deviations_of_initialisations(config, build, method):
 
 def test_parameter_dtype(config):
     cfg = config(param_dtype=DType.bfloat16)
-    assert init.Init(cfg, nnx.Rngs(0)).linear((3, 2), ("embed", "mlp")).weight.dtype == jnp.bfloat16
+    assert init.Init(cfg, nnx.Rngs(0)).linear((3, 2), ("embed", "mlp"), Point.gate).weight.dtype == jnp.bfloat16
     assert init.ones(cfg, 3, "embed").dtype == jnp.bfloat16
 
 
@@ -147,7 +148,7 @@ def test_linear_keeps_leading_axes(config):
     rng = np.random.default_rng()
     x = rng.normal(size=(2, 3, 6)).astype(np.float32)
     for flat in (True, False):
-        layer = init.Init(config(), nnx.Rngs(0), one_token_axis=flat).linear((6, 4), ("embed", "mlp"))
+        layer = init.Init(config(), nnx.Rngs(0), one_token_axis=flat).linear((6, 4), ("embed", "mlp"), Point.gate)
         np.testing.assert_allclose(layer(jnp.asarray(x)), x @ np.asarray(layer.weight[...]), rtol=1e-5, atol=1e-6)
 
 

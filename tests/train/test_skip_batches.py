@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from olmo_hydra.hardware.sharding import token_sharding
 from olmo_hydra.optim import schedules
 from olmo_hydra.train import loop
 from olmo_hydra.train.reading import Reading
@@ -50,7 +51,7 @@ def test_the_state_is_that_of_an_optimizer_that_never_saw_the_batches(made, unbr
     step = loop.compiled(parts)
     for n in sorted(set(range(1, STEPS + 1)) - PASSED_OVER):
         tokens_BT = np.random.default_rng([SEED, n - 1]).integers(0, 257, (B, T)).astype(np.int32)
-        inputs = loop.place(Inputs(tokens_BT, np.roll(tokens_BT, -1, axis=1), None), parts)
+        inputs = loop.place(Inputs(tokens_BT, np.roll(tokens_BT, -1, axis=1), None), token_sharding, parts)
         state, metrics = step(state, inputs, jnp.float32(config.optim.lr * schedule(n)))
         row = unbroken.rows[n - 1]
         assert (row["loss"], row["lr"]) == (metrics["loss"].item(), metrics["lr"].item()) and row["skipped"] == 0
