@@ -21,6 +21,7 @@ import numpy as np
 from olmo_hydra.cli import session
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.identity import run_name
+from olmo_hydra.hardware.sharding import batch_sharding, token_sharding
 from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.train import loop
 from olmo_hydra.train.ledger import Read
@@ -66,8 +67,10 @@ def measured(found: dict[str, dict[str, float]], parts: Parts, state: State, don
     step, ledger, config = parts.update().step, parts.reading.ledger, parts.config
     B, T, L = config.train.global_batch, config.data.seq_len, len(ledger.labels)
     tokens_BT = np.zeros((B, T), np.int32)
-    inputs = loop.place(Inputs(tokens_BT, tokens_BT, None), parts)
-    read = loop.place(Read(np.arange(B, dtype=np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool)), parts)
+    inputs = loop.place(Inputs(tokens_BT, tokens_BT, None), token_sharding, parts)
+    read = loop.place(
+        Read(np.arange(B, dtype=np.uint32), np.zeros((B, L), np.int32), np.zeros(B, bool)), batch_sharding, parts
+    )
     copy, words_W, lr = jax.tree.map(jnp.copy, state), jnp.copy(ledger.words_W), np.float32(0)
     for n in range(-WARM, updates):
         if n == 0:
