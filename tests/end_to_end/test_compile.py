@@ -80,13 +80,13 @@ def test_the_other_tpus_for_people(hardware: str) -> None:
 
 @pytest.mark.slow
 def test_too_much_and_the_smallest_change() -> None:
-    """4099 instances at once, a prime number: one at a time is the only other way to divide them."""
+    """16411 instances at once, a prime number: one at a time is the only other way to divide them."""
     done = preflight(
-        "hardware=v5e", "hardware.chips=1", "train.global_batch=4099", "hardware.micro_batch=null", status=1
+        "hardware=v5e", "hardware.chips=1", "train.global_batch=16411", "hardware.micro_batch=null", status=1
     )
     assert "failed: does not fit" in done.stderr and "where 15.75 GiB are" in done.stderr
     assert "-> hardware.micro_batch=1" in done.stdout and "-> --fit searches" in done.stdout
-    typed = ("hardware=v5e", "hardware.chips=1", "train.global_batch=4099", "hardware.micro_batch=null")
+    typed = ("hardware=v5e", "hardware.chips=1", "train.global_batch=16411", "hardware.micro_batch=null")
     found = json.loads(preflight(*typed, "hardware.remat=full", "--fit", "--json", status=1).stdout)["compiled"]
     assert found["missing"] == found["needed"] - found["available"] > 0
     assert found["fit"]["instead"] == "hardware.remat=full hardware.micro_batch=1"
