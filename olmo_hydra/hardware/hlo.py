@@ -3,6 +3,7 @@
 Read from the text of its final HLO, which has no promise of stability: what is not understood is told, not guessed.
 """
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -41,7 +42,7 @@ class Instruction:
     @property
     def operands(self) -> list[str]:
         """Names of the instructions that it reads."""
-        return re.findall(r"%([\w.\-]+)", self.arguments)
+        return re.findall(r"%([\w.\-]+(?:#\d+)?)", self.arguments)
 
     @property
     def cycles(self) -> int | None:
@@ -169,7 +170,9 @@ def parse(text: str) -> Module:
     entry, computations, body = "", {}, Computation()
     for line in BETWEEN.split(text):
         if named := LINE.match(line):
-            body[named[2]] = _instruction(named[2], line[named.end() :], is_root=bool(named[1]))
+            one = _instruction(named[2], line[named.end() :], is_root=bool(named[1]))
+            body.update((name, _element_of(body, name)) for name in one.operands if "#" in name and name not in body)
+            body[named[2]] = one
         elif header := HEADER.match(line):
             body = computations[header[2]] = Computation()
             entry = header[2] if header[1] else entry
@@ -177,6 +180,24 @@ def parse(text: str) -> Module:
         raise ValueError("the text is no HLO module: it has no entry computation")
     devices = re.search(r"num_partitions=(\d+)", text.partition("\n")[0])
     return Module(entry, computations, int(devices[1]) if devices else 1)
+
+
+def _element_of(computation: Computation, name: str) -> Instruction:
+    """Of `tuple#2`, as jax 0.12 writes element 2 of a tuple, the instruction that older texts spell out."""
+    whole, _, index = name.partition("#")
+    types = _members(computation[whole].type.strip()) if whole in computation else []
+    type_ = types[int(index)] if int(index) < len(types) else ""
+    return Instruction(name, type_, "get-tuple-element", f"%{whole}", f", index={index}", is_root=False)
+
+
+def _members(type_: str) -> list[str]:
+    """Of the type of a tuple; one may be a tuple itself."""
+    depths, ends = 0, [0]
+    for at, letter in enumerate(type_):
+        depths += (letter in "([{") - (letter in ")]}")
+        if (letter == "," and depths == 1) or depths == 0:
+            ends.append(at)
+    return [type_[start + 1 : end].strip() for start, end in itertools.pairwise(ends)]
 
 
 def _instruction(name: str, text: str, *, is_root: bool) -> Instruction:

@@ -131,3 +131,18 @@ def test_sizes_of_types() -> None:
 def test_other_text_is_refused() -> None:
     with pytest.raises(ValueError, match="no entry computation"):
         hlo.parse("HloModule nothing\n")
+
+
+def test_elements_of_tuples_as_jax_0_12_writes_them() -> None:
+    text = """HloModule m, num_partitions=2
+
+ENTRY %main (t: (s32[], (f32[4], f32[2]), bf16[8,16])) -> bf16[8,16] {
+  %t = (s32[]{:T(128)}, (f32[4]{0:T(8,128)}, f32[2]{0}), bf16[8,16]{1,0:T(8,128)(2,1)}) parameter(0)
+  ROOT %copy = bf16[8,16]{1,0} copy(%t#2), metadata={op_name="jit(f)/copy"}
+}
+"""
+    main = hlo.parse(text).computations["main"]
+    assert list(main) == ["t", "t#2", "copy"] and main["copy"].operands == ["t#2"]
+    element = main["t#2"]
+    assert (element.opcode, element.operands, element.rest) == ("get-tuple-element", ["t"], ", index=2")
+    assert hlo.sizes(element.type) == [8 * 16 * 2]
