@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from olmo_hydra.config.compose import conf_found
 from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.config.paths import CONF
 
@@ -38,8 +38,7 @@ def run(as_json: bool) -> None:
 
 def options() -> list[ModelConfig]:
     """The options of the `model` group, derived and checked."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with conf_found():
         return [_model(path.stem) for path in sorted((CONF / "model").glob("*.yaml"))]
 
 

@@ -83,7 +83,7 @@ def facts(config: Config) -> dict[str, Any]:
         "processes": hardware.processes,
         "mesh": hardware.mesh.sizes,
         "accumulation": accumulation,
-        "instances_per_device_and_micro_batch": train.global_batch // (hardware.batch_shards * accumulation),
+        "instances_per_device_and_micro_batch": hardware.instances_at_once(train.global_batch),
         "train_flops_per_token": exact,
         "train_flops_per_token_full_causal": causal,
         "train_flops_per_device_and_update": per_device,

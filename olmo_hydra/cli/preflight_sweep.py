@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +14,8 @@ from rich.table import Table
 from olmo_hydra.cli.preflight_compile import COVERS, facts
 from olmo_hydra.cli.say import say
 from olmo_hydra.config.arguments import refuse_silent_mistakes
+from olmo_hydra.config.compose import conf_found
 from olmo_hydra.config.errors import RunFailed
-from olmo_hydra.config.paths import CONF
 from olmo_hydra.report.bars import write_bars
 from olmo_hydra.tracking.files import make_folder
 
@@ -57,8 +55,7 @@ def _cells(name: str, overrides: Sequence[str]) -> tuple[list[str], list[list[st
     """
     refuse_silent_mistakes(overrides)
     parser = OverridesParser.create()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with conf_found():
         config = hydra_compose("config", overrides=[f"sweep={name}"], return_hydra_config=True)
     params = [f"{key}={values}" for key, values in config.hydra.sweeper.params.items()]
     parsed = parser.parse_overrides([*params, *overrides])

@@ -2,7 +2,8 @@
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -39,9 +40,16 @@ def resolve(cfg: DictConfig) -> Config:
 def compose(overrides: Sequence[str]) -> Config:
     """What `python train.py <overrides>` would run. For commands that are not started by Hydra."""
     refuse_silent_mistakes(overrides)
+    with conf_found():
+        return resolve(hydra_compose("config", overrides=list(overrides)))
+
+
+@contextmanager
+def conf_found() -> Iterator[None]:
+    """Hydra's own `compose` finds `conf/` within."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolve(hydra_compose("config", overrides=list(overrides)))
+        yield
 
 
 def _refuse_unknown(node: DictConfig, schema: Any, prefix: str) -> None:

@@ -228,6 +228,10 @@ class HardwareConfig:
         """Parts that a batch is divided into. The devices along `context` and `tensor` hold the same instances."""
         return self.mesh.data * self.mesh.fsdp
 
+    def instances_at_once(self, global_batch: int) -> int:
+        """Of a micro-batch on one device; those along `context` and `tensor` share them."""
+        return global_batch // (self.batch_shards * self.accumulation(global_batch))
+
     def accumulation(self, global_batch: int) -> int:
         """Micro-batches per update: the fewest equal ones of at most `micro_batch` instances a device."""
         per_device = global_batch // self.batch_shards

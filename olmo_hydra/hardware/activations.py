@@ -38,9 +38,8 @@ def activation_bytes_per_device(config: Config) -> dict[str, int]:
 
 def tokens_at_once(config: Config) -> int:
     """Tokens of a micro-batch on one device."""
-    hardware, train = config.hardware, config.train
-    instances = train.global_batch // (hardware.batch_shards * hardware.accumulation(train.global_batch))
-    return instances * config.data.seq_len // hardware.mesh.context
+    instances = config.hardware.instances_at_once(config.train.global_batch)
+    return instances * config.data.seq_len // config.hardware.mesh.context
 
 
 def _kept(config: Config, tokens: int) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.hardware import AttentionKernel, Platform
 from olmo_hydra.config.model import Attention
-from olmo_hydra.config.remat import Remat
 from olmo_hydra.config.root import Config
+from olmo_hydra.hardware import fit
 from olmo_hydra.hardware.activations import activation_bytes_per_device
 from olmo_hydra.hardware.flops import causal_pairs
 from olmo_hydra.hardware.memory import params_per_device, state_bytes_per_device
@@ -47,7 +47,7 @@ def _memory(config: Config) -> Iterator[Advice]:
         yield Advice(
             f"about {needed / 2**30:.1f} GiB are needed of the {hbm:g} GiB of a device; most of it, "
             f"{activations[largest] / 2**30:.1f} GiB, as {largest}",
-            _smaller(config),
+            fit.in_hbm(config)[0],
             False,
         )
     if getattr(config.optim, "mu_dtype", None) is DType.float32 and hbm is not None and state > 0.1 * hbm * 2**30:
@@ -67,16 +67,6 @@ def _memory(config: Config) -> Iterator[Advice]:
             "a mesh.fsdp that divides it, with the other devices along hardware.mesh.data",
             False,
         )
-
-
-def _smaller(config: Config) -> str:
-    """The next step to less memory."""
-    hardware = config.hardware
-    each = config.train.global_batch // (hardware.batch_shards * hardware.accumulation(config.train.global_batch))
-    if each > 1:
-        return f"hardware.micro_batch={each // 2}"
-    less = list(Remat)[list(Remat).index(hardware.remat) + 1 :]
-    return f"hardware.remat={less[0].value}" if less else f"hardware.chips={2 * (hardware.chips or 1)}"
 
 
 def _matrix_unit(config: Config) -> Iterator[Advice]:
@@ -143,7 +133,7 @@ def _division(config: Config) -> Iterator[Advice]:
             False,
         )
     wanted = hardware.micro_batch
-    each = train.global_batch // (hardware.batch_shards * micro_batches)
+    each = hardware.instances_at_once(train.global_batch)
     if wanted is not None and each < wanted and micro_batches > 1:
         yield Advice(
             f"{each} instances of a device's {each * micro_batches} at once, as {wanted} do not divide them",

@@ -40,8 +40,10 @@ def smallest_change(config: Config, fits: Callable[[Remat, int], bool]) -> tuple
 def micro_batches(config: Config) -> list[int]:
     """Instances that a device can compute at once, from 1 up to as many as the config says, dividing its share."""
     hardware = config.hardware
-    share = config.train.global_batch // hardware.batch_shards
-    most = share // hardware.accumulation(config.train.global_batch)
+    share, most = (
+        config.train.global_batch // hardware.batch_shards,
+        hardware.instances_at_once(config.train.global_batch),
+    )
     return [size for size in range(1, most + 1) if share % size == 0]
 
 

@@ -33,6 +33,6 @@ def others_keys_bytes(config: Config, kind: Attention) -> int:
     """Those keys and their values, in a device's heads, of all instances that it computes at once."""
     model, hardware, train = config.model, config.hardware, config.train
     assert model.n_kv_heads is not None
-    instances = train.global_batch // (hardware.batch_shards * hardware.accumulation(train.global_batch))
+    instances = hardware.instances_at_once(train.global_batch)
     width = 2 * model.n_kv_heads // hardware.mesh.tensor * model.head_dim
     return instances * others_keys(config, kind) * width * model.compute_dtype.size

@@ -160,15 +160,15 @@ class Decoder(nnx.Module):
     def _layers(self, x_BTD: jax.Array, segments_BT: jax.Array | None) -> jax.Array:
         apply = self._apply(x_BTD.shape[1], segments_BT)
         if self.remat is not Remat.none:
-            # A scan of single layers has its two passes in separate loops, where nothing undoes the recomputation. Of
-            # layers in a row the compiler would share the work of both passes, or recompute all of them at once.
-            prevent_cse = self.layer_loop is LayerLoop.unrolled or len(self.layers) > 1
+            # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
+            prevent_cse = self.layer_loop is LayerLoop.unrolled
             kept = jax.checkpoint_policies.save_only_these_names(*(point.value for point in self.remat.kept))
-            again = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
-            apply = lambda x_BTD, block, layer: again(*in_turn((x_BTD, block)), layer)  # noqa: E731
+            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
 
         def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
             for block, layer in zip(blocks, self.layers, strict=True):
+                if self.remat is not Remat.none:
+                    x_BTD, block = in_turn((x_BTD, block))
                 x_BTD = apply(x_BTD, block, layer)
             return x_BTD, None
 

@@ -10,6 +10,7 @@ import numpy as np
 from olmo_hydra.config.mesh import MESH_AXES
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.sharding import token_sharding
+from olmo_hydra.train.lowering import abstract_state, lower
 from olmo_hydra.train.state import Program, State
 from olmo_hydra.train.step import Inputs, make_step
 from tests.train.tiny import program
@@ -41,16 +42,9 @@ def compiled(shape: Shape, model: Overrides = MODEL, micro_batches: int = 1) -> 
     """The update as the loop compiles it: state donated, its layout pinned."""
     mesh = (f"hardware.mesh.{axis}={size}" for axis, size in zip(MESH_AXES, shape, strict=True))
     devices = f"hardware.devices={np.prod(shape)}"
-    config, made = program(*model, devices, *mesh)
-    state = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        made.abstract,
-        made.shardings,
-    )
-    rows = (micro_batches, B // micro_batches, T)
-    array_ABT = jax.ShapeDtypeStruct(rows, jnp.int32, sharding=token_sharding(made.mesh, leading=1))
-    step = jax.jit(make_step(made), donate_argnums=0, out_shardings=(made.shardings, None))
-    lowered = step.lower(state, Inputs(array_ABT, array_ABT, array_ABT), jnp.float32(0))
+    at_once = f"hardware.micro_batch={B // (shape[0] * shape[1] * micro_batches)}"
+    config, made = program(*model, devices, *mesh, at_once)
+    lowered = lower(config, made.mesh, make_step(made), abstract_state(made))
     quick = {"xla_backend_optimization_level": "0"}
     return Compiled(config, made, lowered.compile(compiler_options=quick))
 

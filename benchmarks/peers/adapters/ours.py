@@ -11,10 +11,11 @@ from benchmarks.peers.worker import Loaded
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware import devices
-from olmo_hydra.hardware.sharding import batch_sharding, make_mesh, put, replicated
+from olmo_hydra.hardware.sharding import make_mesh, put, token_sharding
 from olmo_hydra.interop.names import counterparts
 from olmo_hydra.model.params import named
-from olmo_hydra.train.state import Program, State, make_program
+from olmo_hydra.train import ahead
+from olmo_hydra.train.state import State, make_program
 from olmo_hydra.train.step import Inputs, make_step
 
 
@@ -44,8 +45,8 @@ def load(job: dict[str, Any]) -> Loaded:
     state = program.init()
     if job["weights"]:
         write(Path(job["weights"]), config, state)
-    step = compiled(program, state, config)
-    sharding, micro_batches = batch_sharding(mesh, leading=1), config.hardware.accumulation(config.train.global_batch)
+    step = ahead.compiled(program, make_step(program)).step
+    sharding, micro_batches = token_sharding(mesh, leading=1), config.hardware.accumulation(config.train.global_batch)
     lr = np.float32(config.optim.lr)
 
     def placed(ids_BT: np.ndarray) -> jax.Array:
@@ -58,18 +59,6 @@ def load(job: dict[str, Any]) -> Loaded:
 
     versions = {name: version(name) for name in ("jax", "jaxlib", "flax")}
     return Loaded(update, config.model.num_params, versions)
-
-
-def compiled(program: Program, state: State, config: Config) -> Any:
-    """The update as a run compiles it: the state is donated, and stays where it lies."""
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    options = dict(config.hardware.compiler_options) or None
-    return jax.jit(
-        make_step(program),
-        donate_argnums=0,
-        out_shardings=(shardings, replicated(program.mesh)),
-        compiler_options=options,
-    )
 
 
 def write(file: Path, config: Config, state: State) -> None:
