@@ -4,7 +4,6 @@ import logging
 import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -38,7 +37,7 @@ from olmo_hydra.tracking.run_dir import RunDir
 from olmo_hydra.tracking.silent import Silent
 from olmo_hydra.tracking.tracker import Tracker
 from olmo_hydra.train import loop
-from olmo_hydra.train.ahead import ahead, compiled
+from olmo_hydra.train.ahead import Ahead, ahead, compiled
 from olmo_hydra.train.checkpoint import Checkpoints, Choice
 from olmo_hydra.train.clock import Clock, start_begins
 from olmo_hydra.train.lowering import abstract_state
@@ -80,11 +79,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
         progress = Progress(None if processes.first else Console(quiet=True))
         mesh = make_mesh(config.hardware, found)
         program = make_program(config, mesh)
-        pool = stack.enter_context(ahead())
-        update = pool.submit(compiled, program, make_step(program))
+        newest = max(steps(run_dir.checkpoints), default=0)
+        pool = stack.enter_context(ahead(begins=newest < config.last_update))
+        update = pool.do(lambda: compiled(program, make_step(program)))
         data = processes.in_turn("data", lambda: open_data(config, cache, progress.note))
-        begins = not any(steps(run_dir.checkpoints))
-        initial = _initial(config, program, progress) if begins else None
+        initial = _initial(config, program, progress) if not newest else None
         stack.enter_context(_held(run_dir, processes))
         store = Checkpoints(run_dir.checkpoints, config.checkpoint, writes=processes.first)
         checkpoints = stack.enter_context(closing(store))
@@ -136,11 +135,11 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
 
         with _ended(run_dir, tracker, progress, stop, watch, done) as ended:
             traced = config.train.profile if processes.first else None
-            profile = Profile(traced, done, run_dir.profile, clock, tracker.event, progress.note)
+            profile = Profile(traced, done, config.last_update, run_dir.profile, clock, tracker.event, progress.note)
             parts = Parts(
                 config=config,
                 mesh=mesh,
-                update=update.result,
+                update=update,
                 schedule=schedules.build(config.schedule),
                 batches=stack.enter_context(closing(_batches(config, data, done, processes))),
                 instances=lambda n: data.batches.instances(n, 1)[0],
@@ -149,6 +148,7 @@ def train(config: Config, overrides: list[str], run_dir: RunDir, stop: StopReque
                 checkpoints=checkpoints,
                 meta=meta,
                 tracker=tracker,
+                has_heldout=bool(heldout),
                 evaluate=_evaluation(config, data, heldout, program, processes, tracker, progress, pool),
                 stop=stop,
                 clock=clock,
@@ -314,7 +314,7 @@ def _evaluation(
     processes: Processes,
     tracker: Tracker | Silent,
     progress: Progress,
-    pool: Executor,
+    pool: Ahead,
 ) -> Callable[[int, nnx.State], Callable[[], None]]:
     evaluate = InLoop(
         config,
@@ -330,10 +330,10 @@ def _evaluation(
         note=progress.note,
     )
 
-    ready = pool.submit(evaluate.compile, abstract_state(program).params)
+    compile_scoring = pool.do(lambda: evaluate.compile(abstract_state(program).params))
 
     def begun(step: int, params: nnx.State) -> Callable[[], None]:
-        ready.result()
+        compile_scoring()
         record = evaluate(step, jax.device_put(params, program.shardings.params))
 
         def recorded() -> None:

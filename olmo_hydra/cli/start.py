@@ -10,7 +10,7 @@ import yaml
 from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.identity import flat, plain, run_name, science
 from olmo_hydra.config.operations import OnCorrupt
-from olmo_hydra.config.root import OPERATIONS, Config
+from olmo_hydra.config.root import Config
 from olmo_hydra.tracking import provenance
 from olmo_hydra.tracking.documents import load_yaml
 from olmo_hydra.tracking.files import replace
@@ -91,7 +91,8 @@ def freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, A
         replace(run_dir.config, yaml.safe_dump(now, sort_keys=False).encode())
         return {}
     then = flat(frozen)
-    for key, value in flat(science(config)).items():
+    fixed = flat(science(config))
+    for key, value in fixed.items():
         if then.get(key) != value:
             raise RequestError(
                 f"the run was frozen with {show(then.get(key))}; its config.yaml was edited",
@@ -102,8 +103,8 @@ def freeze(config: Config, overrides: list[str], run_dir: RunDir) -> dict[str, A
             )
     differ = {
         key: {"was": then.get(key), "is": value}
-        for key, value in flat({group: now[group] for group in OPERATIONS}).items()
-        if then.get(key) != value
+        for key, value in flat(now).items()
+        if key not in fixed and then.get(key) != value
     }
     return {"changed": differ} if differ else {}
 

@@ -42,11 +42,11 @@ def identity(config: Config) -> str:
 
 def science(config: Config) -> dict[str, Any]:
     """The plain science half, without the fields that change no number: where something lies, what is looked at."""
-    return {group: _numbers(getattr(config, group)) for group in SCIENCE}
+    return {group: _of_science(getattr(config, group)) for group in SCIENCE}
 
 
-def _numbers(node: Any) -> dict[str, Any]:
-    fields = [field.name for field in dataclasses.fields(node) if field.metadata != NO_SCIENCE]
+def _of_science(node: Any) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(node) if not NO_SCIENCE.items() <= field.metadata.items()]
     return {name: plain(getattr(node, name)) for name in fields}
 
 

@@ -19,6 +19,8 @@ from olmo_hydra.config.store import NO_SCIENCE
 SCIENCE = ("model", "data", "optim", "schedule", "train", "init")
 OPERATIONS = ("hardware", "eval", "checkpoint", "tracking", "run")
 
+MOST_PROFILED = 100  # updates: a trace is held in memory
+
 
 @dataclass
 class TrainConfig:
@@ -82,6 +84,14 @@ class TrainConfig:
             f"is not inside the run, which has updates 1 to {steps}",
             key=key,
             value=value,
+            instead=f"{key}=[{max(1, min(value[0], steps))},{max(1, min(value[1], steps))}]",
+        )
+        require(
+            value[1] - value[0] < MOST_PROFILED,
+            f"are {value[1] - value[0] + 1} updates, more than the {MOST_PROFILED} that a trace may hold",
+            key=key,
+            value=value,
+            instead=f"{key}=[{value[0]},{value[0] + MOST_PROFILED - 1}]",
         )
 
     def _check_skipped(self, steps: int) -> None:
@@ -172,6 +182,12 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     init: InitConfig = field(default_factory=InitConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+    @property
+    def last_update(self) -> int:
+        """The update after which the command ends: the horizon, or `run.stop_at`."""
+        assert self.train.steps is not None
+        return min(self.train.steps, self.run.stop_at or self.train.steps)
 
 
 ConfigStore.instance().store(name="base_config", node=Config, provider="olmo_hydra")

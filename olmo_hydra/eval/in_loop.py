@@ -75,6 +75,8 @@ class InLoop:
     def __call__(self, step: int, params: nnx.State) -> Callable[[], None]:
         """Has the devices begin with the evaluation of one step; what it returns waits for them and records rows."""
         scores = self._heldout.scores(partial(self._score, params))
+        cfg, is_end = self._config.eval, step == self._config.train.steps
+        sampled = params if is_end and cfg.sample_tokens and cfg.prompts else None  # no others are kept until then
 
         def record() -> None:
             baselines = self._baselines() if step == 0 and self._first and self._has_text else []
@@ -82,8 +84,8 @@ class InLoop:
                 self._record(heldout.row(step, "heldout", self._heldout.results(scores)))
             for row in baselines:
                 self._record(row)
-            if step == self._config.train.steps and self._config.eval.sample_tokens and self._config.eval.prompts:
-                self._samples(step, params)
+            if sampled is not None:
+                self._samples(step, sampled)
 
         return record
 

@@ -1,15 +1,18 @@
 """What is compiled in a thread of its own while a run starts: XLA holds no lock of Python's."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import cache
+from typing import NamedTuple, TypeVar
 
 from olmo_hydra.hardware import compiler
 from olmo_hydra.train.lowering import abstract_state, lower
 from olmo_hydra.train.state import Program
 from olmo_hydra.train.step import Step
+
+Result = TypeVar("Result")
 
 
 class Update(NamedTuple):
@@ -32,12 +35,26 @@ def compiled(program: Program, step: Step) -> Update:
     return Update(executable, time.perf_counter() - began)
 
 
+class Ahead:
+    """Work that is begun now, in turn, if `pool` has a thread for it; else by the first who wants its result."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None):
+        self._pool = pool
+
+    def do(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Returns a function that waits for the result, or raises what the work raised."""
+        return cache(work) if self._pool is None else self._pool.submit(work).result
+
+
 @contextmanager
-def ahead() -> Iterator[ThreadPoolExecutor]:
-    """One thread that does in turn what it is given. After an error nobody waits for it."""
+def ahead(*, begins: bool) -> Iterator[Ahead]:
+    """One thread that does the work, if it `begins` now. After an error nobody waits for it."""
+    if not begins:
+        yield Ahead(None)
+        return
     pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
     try:
-        yield pool
+        yield Ahead(pool)
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise

@@ -37,12 +37,16 @@ def run(parts: Parts, state: State, done: int) -> int:
     config = parts.config
     horizon = config.train.steps
     assert horizon is not None
-    last = min(horizon, config.run.stop_at or horizon)
+    last = config.last_update
     log, clock = Log(parts), parts.clock
-    if done == last:
-        parts.checkpoints.make_permanent(done)
+    if done >= last:
+        parts.stop.defer()
+        if done == last:
+            parts.checkpoints.make_permanent(done)
+            parts.checkpoints.settle(parts.tracker.event)
+        return done
     clock.turn_to("updates")
-    initial = aside(state.params) if done == 0 else None
+    initial = aside(state.params) if done == 0 and parts.has_heldout else None
     with clock.spent("compile"):
         update = compiled(parts)
     parts.stop.defer()

@@ -32,7 +32,8 @@ class Tracker(Protocol):
 class Parts:
     """What the loop is assembled from.
 
-    `update()` waits for the update, which is compiled elsewhere. `evaluate(n, params)` has the devices begin with the
+    `update()` waits for the update, which is compiled elsewhere. `has_heldout` says whether evaluations score text,
+    which those of step 0 do for the parameters' sake alone. `evaluate(n, params)` has the devices begin with the
     evaluation at step n, and what it returns waits for them and hands the rows over. `instances(n)` are the numbers of
     all instances of global batch n; `skipped` the events `skipped` of the updates in a row, up to the state that the
     loop begins with, that were.
@@ -49,6 +50,7 @@ class Parts:
     checkpoints: Checkpoints
     meta: Meta
     tracker: Tracker
+    has_heldout: bool
     evaluate: Callable[[int, nnx.State], Callable[[], None]]
     stop: StopRequest
     clock: Clock

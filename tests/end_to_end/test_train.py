@@ -121,9 +121,14 @@ def test_stop_at_pauses_without_touching_the_schedule(root: Path, unbroken: Path
     directory = find(root, "pause")
     assert paused.returncode == 0 and directory is not None and events(directory)[-1]["event"] == "paused"
     assert len(rows(directory, "metrics")) == 30
+    assert train(root, *options, "run.stop_at=30").returncode == 0
+    kinds = [event["event"] for event in events(directory)]
+    assert (
+        kinds[-2:] == ["resumed", "paused"] and kinds.count("compiled") == 1
+    )  # for nothing to do, nothing is compiled
     assert train(root, *options, "checkpoint.every=60", "hardware.loader_threads=0").returncode == 0
     assert_identical(directory, unbroken)
-    resumed = next(event for event in events(directory) if event["event"] == "resumed")
+    resumed = [event for event in events(directory) if event["event"] == "resumed"][-1]
     assert resumed["changed"] == {
         "checkpoint.every": {"was": 25, "is": 60},
         "hardware.loader_threads": {"was": 2, "is": 0},

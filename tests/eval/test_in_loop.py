@@ -1,5 +1,7 @@
 """What a run evaluates when something of it is absent: held-out text, the tokenizer's file."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,18 +40,22 @@ def model() -> tuple[Any, nnx.GraphDef, nnx.State]:
 
 def rows(model, domains, tokenizer, first: bool = True) -> tuple[list[dict], list[str]]:
     """Of the first and the last update of a run."""
-    config, graphdef, params = model
     found: list[dict] = []
     notes: list[str] = []
+    evaluate = in_loop(model, domains, tokenizer, first, found, notes)
+    for step in (0, 50):
+        evaluate(step, model[2])()
+    return found, notes
+
+
+def in_loop(model, domains, tokenizer, first, found, notes) -> InLoop:
+    config, graphdef, _ = model
     mesh = make_mesh(config.hardware, jax.devices()[:1])
-    evaluate = InLoop(
+    return InLoop(
         config, SimpleNamespace(tokenizer=tokenizer, files=[]), domains, graphdef,
         place=jnp.asarray, whole=replicated(mesh), first=first,
         batch=2, key=jax.random.key(0), record=found.append, note=notes.append,
     )  # fmt: skip
-    for step in (0, 50):
-        evaluate(step, params)()
-    return found, notes
 
 
 def test_without_held_out_text_there_are_samples_alone(model) -> None:
@@ -69,3 +75,17 @@ def test_without_the_tokenizers_file_there_are_no_samples(model) -> None:
     assert [row["suite"] for row in found] == ["heldout", "baseline_unigram", "baseline_trigram", "heldout"]
     assert found[0]["domains"]["text"]["targets"] == 40 and found[1]["fitted_tokens"] == 0
     assert "0 of 0 training tokens" in notes[0] and "no samples" in notes[1] and "data.tokenizer" in notes[1]
+
+
+def test_parameters_are_kept_for_samples_alone(model) -> None:
+    """Else a second copy of those of step 0 would take a device's memory while the next update runs."""
+    document = HeldoutDocument("name", np.arange(40, dtype=np.uint16), 40)
+    evaluate = in_loop(model, {"text": [document]}, ByteTokenizer(), False, [], [])
+    for step, is_kept in ((0, False), (25, False), (50, True)):
+        params = jax.tree.map(jnp.copy, model[2])
+        leaf = weakref.ref(jax.tree.leaves(params)[0])
+        record = evaluate(step, params)
+        del params
+        gc.collect()
+        assert (leaf() is not None) == is_kept
+        record()

@@ -184,10 +184,13 @@ def trained(
             checkpoints=checkpoints,
             meta=META,
             tracker=history,
+            has_heldout=True,
             evaluate=evaluate,
             stop=stop or StopRequest(),
             clock=(time := clock.Clock(began=0.0)),
-            profile=Profile(config.train.profile, done, folder / "profile", time, history.event, history.note),
+            profile=Profile(
+                config.train.profile, done, config.last_update, folder / "profile", time, history.event, history.note
+            ),
         )
         with closing(parts.profile):
             ended = loop.run(parts, state, done)
@@ -282,7 +285,9 @@ def test_stop_at_and_resume_change_no_number(made, unbroken: History, tmp_path) 
 def test_nothing_is_left_to_do(made, tmp_path) -> None:
     trained(made, tmp_path, "run.stop_at=4")
     done, history = trained(made, tmp_path, "run.stop_at=4", done=4)
-    assert done == 4 and history.done == []
+    assert done == 4 and history.done == [] and not history.events
+    done, history = trained(made, tmp_path, "run.stop_at=3", done=4)
+    assert done == 4 and history.done == [] and not history.events
 
 
 def test_where_a_run_shall_end_its_checkpoint_stays(made, tmp_path) -> None:

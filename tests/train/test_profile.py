@@ -51,6 +51,29 @@ def test_a_run_that_is_past_it_says_so_once(made, tmp_path) -> None:
     )
 
 
+def test_a_run_that_pauses_before_it_says_so(made, tmp_path) -> None:
+    _, history = trained(made, tmp_path, "train.profile=[5,9]", "run.stop_at=4")
+    assert (
+        history.notes == ["train.profile=[5, 9] is after update 4, where run.stop_at pauses: nothing is traced yet"]
+        and not (tmp_path / "profile").exists()
+    )
+
+
+@pytest.mark.parametrize("fails", ["start_trace", "stop_trace"])
+def test_a_trace_that_cannot_be_written_ends_no_run(made, tmp_path, monkeypatch, fails: str) -> None:
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *args, **kwargs: None)
+    monkeypatch.setattr(jax.profiler, fails, full)
+    _, plain = trained(made, tmp_path / "plain")
+    done, history = trained(made, tmp_path / "traced", "train.profile=[3,6]")
+    assert done == STEPS and history.rows == plain.rows
+    (failed,) = [fields for kind, fields in history.events if kind == "profile_failed"]
+    assert failed == {"first": 3, "last": 6, "error": "OSError: [Errno 28] No space left on device"}
+    assert history.notes == ["no trace of updates 3 to 6: OSError: [Errno 28] No space left on device"]
+
+
 @pytest.mark.traces
 def test_a_run_that_pauses_inside_keeps_what_there_is(made, tmp_path) -> None:
     _, history = trained(made, tmp_path, "train.profile=[5,9]", "run.stop_at=6")
@@ -62,6 +85,14 @@ def test_what_is_refused(updates: str) -> None:
     with pytest.raises(RequestError) as refused:
         compose([*TINY, f"train.profile={updates}"])
     assert refused.value.key == "train.profile"
+
+
+def test_a_trace_holds_no_more_than_fits_in_memory() -> None:
+    long = [*TINY, "train.steps=400"]
+    assert compose([*long, "train.profile=[10,109]"]).train.profile == [10, 109]
+    with pytest.raises(RequestError) as refused:
+        compose([*long, "train.profile=[10,110]"])
+    assert refused.value.instead == "train.profile=[10,109]"
 
 
 def test_it_is_no_part_of_the_identity() -> None:

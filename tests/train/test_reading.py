@@ -98,9 +98,10 @@ class Ran:
                 config=config, mesh=mesh, update=lambda: Update(step, 0.0), schedule=lambda n: 1.0,
                 batches=self._watched(batches),
                 instances=lambda n: data.batches.instances(n, 1)[0], skipped=(),
-                reading=reading, checkpoints=checkpoints, meta={}, tracker=self, evaluate=lambda *_: lambda: None,
+                reading=reading, checkpoints=checkpoints, meta={}, tracker=self,
+                has_heldout=False, evaluate=lambda *_: lambda: None,
                 stop=StopRequest(), clock=(time := Clock(began=0.0)),
-                profile=Profile(None, done, folder, time, self.event, print),
+                profile=Profile(None, done, done, folder, time, self.event, print),
             )  # fmt: skip
             self.done = loop.run(parts, state, done)
             batches.close()
