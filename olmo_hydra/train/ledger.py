@@ -78,7 +78,7 @@ class Ledger:
         self.words_W = self._empty()
 
     def compile(self, example: Read) -> None:
-        """Compiles what `mark` does for batches shaped and laid out as `example`."""
+        """Compiles what `mark` does for batches as `example`, which may be shapes with shardings."""
         self._mark = self._mark.lower(self.words_W, example).compile()
 
     def mark(self, read: Read, *, begins_epoch: bool) -> Found:
