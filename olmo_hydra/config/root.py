@@ -82,6 +82,7 @@ class TrainConfig:
             f"is not inside the run, which has updates 1 to {steps}",
             key=key,
             value=value,
+            instead=f"{key}={show([min(max(update, 1), steps) for update in value])}",
         )
 
     def _check_skipped(self, steps: int) -> None:
