@@ -220,7 +220,10 @@ WRONG = [
     ("preflight --compile --over=", ["--over", "--compile compiles one"]),
     ("preflight --compile --fit --sweep head_dim", ["--fit", "one run", "--compile --sweep head_dim, and then"]),
     ("preflight --compile --out here", ["--out", "--compile --sweep head_dim --out here"]),
-    ("preflight --compile --sweep=", ["--sweep", "names no sweep", "--compile --sweep head_dim"]),
+    *(
+        (f"preflight --compile --sweep={name}", ["--sweep", "one file of sweeps/", "--compile --sweep head_dim"])
+        for name in ("", "head_dim,mu_dtype", "sweeps/head_dim.yaml")
+    ),
     ("preflight --compile --sweep head_dims hardware=v5e", ["sweep=head_dims", "head_dim"]),
     ("preflight --compile", ["hardware=cpu", "libtpu compiles for TPUs only", "hardware=ironwood"]),
     ("preflight --over ,", ["--over", "names no topology", "2x2x1,4x4x4"]),
