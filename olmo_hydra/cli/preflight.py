@@ -29,10 +29,16 @@ def run(overrides: list[str], as_json: bool, over: str | None) -> None:
     topologies (4x4x4) or numbers of chips, separated by commas."""
     if over is not None:
         found = [facts(compose([*overrides, each])) for each in _scales(over)]
-        print(json.dumps(found)) if as_json else _show_table(found)
+        if as_json:
+            print(json.dumps(found))
+        else:
+            _show_table(found)
         return
     only = facts(compose(overrides))
-    print(json.dumps(only)) if as_json else say("\n".join(lines(only)) + "\n")
+    if as_json:
+        print(json.dumps(only))
+    else:
+        say("\n".join(lines(only)) + "\n")
 
 
 def refuse_together(*, compile: bool, over: str | None, fit: bool, sweep: str | None, out: Path | None) -> None:

@@ -46,19 +46,18 @@ def run(overrides: list[str], as_json: bool, fits: bool) -> None:
     compiled = answer(config, devices)
     if fits and not compiled["fits"] and compiled["out_of"] == "hbm":
         compiled["fit"] = _search(overrides, devices)
-    print(json.dumps(known | {"compiled": compiled})) if as_json else say("\n".join(_lines(compiled)) + "\n")
+    if as_json:
+        print(json.dumps(known | {"compiled": compiled}))
+    else:
+        say("\n".join(_lines(compiled)) + "\n")
     if not compiled["fits"]:
         searched = "; --fit searches for a device's memory only" if fits and compiled["out_of"] == "vmem" else ""
         raise RunFailed(verdict(compiled) + searched)
 
 
-def facts(config: Config, devices: list[jax.Device]) -> dict[str, Any]:
-    """What preflight says without compiling, and under `compiled` the compiler's answer. Sizes in bytes a device."""
-    return preflight.facts(config) | {"compiled": answer(config, devices)}
-
-
 def answer(config: Config, devices: list[jax.Device]) -> dict[str, Any]:
-    """What the compiler says of the update of a run on these devices (`ahead.devices` of its hardware)."""
+    """What the compiler says of the update of a run on these devices (`ahead.devices` of its hardware). Sizes in bytes a
+    device, times in seconds."""
     hardware = config.hardware
     head = {"target": f"{hardware.libtpu}:{hardware.topology}", "devices": len(devices)}
     began = time.perf_counter()

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from olmo_hydra.cli.preflight_compile import COVERS, facts, verdict
+from olmo_hydra.cli import preflight
+from olmo_hydra.cli.preflight_compile import COVERS, answer, verdict
 from olmo_hydra.cli.say import say
 from olmo_hydra.config.arguments import refuse_silent_mistakes
 from olmo_hydra.config.compose import compose, conf_found
@@ -41,7 +42,7 @@ def run(name: str, overrides: list[str], as_json: bool, out: Path) -> None:
         if not as_json:
             say(f"compiling {label}")
             sys.stdout.flush()
-        found.append({"cell": label} | facts(config, its_devices))
+        found.append({"cell": label} | preflight.facts(config) | {"compiled": answer(config, its_devices)})
     plot = out / f"sweep_{name}.html"
     fitting = [each for each in found if each["compiled"]["fits"]]
     bars = _bars(fitting)
