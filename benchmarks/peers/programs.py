@@ -104,11 +104,14 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process."""
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=self._left())
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
-        began = time.monotonic()
-        seconds = max(0.0, min(PATIENCE, self._until - began))
+        began, seconds = time.monotonic(), self._left()
         alarm = Timer(seconds, self._process.kill)
         alarm.start()
         try:
@@ -127,6 +130,10 @@ class Worker:
             raise WorkerFailed(f"{self.name} {ended}: {' '.join(said[-2:]) or 'it said nothing'} (all: {self._log})")
         found: dict[str, Any] = json.loads(answer)
         return found
+
+    def _left(self) -> float:
+        """Seconds for an answer."""
+        return max(0.0, min(PATIENCE, self._until - time.monotonic()))
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:

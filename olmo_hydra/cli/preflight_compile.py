@@ -56,8 +56,7 @@ def run(overrides: list[str], as_json: bool, fits: bool) -> None:
 
 
 def answer(config: Config, devices: list[jax.Device]) -> dict[str, Any]:
-    """What the compiler says of the update of a run on these devices (`ahead.devices` of its hardware). Sizes in bytes a
-    device, times in seconds."""
+    """What the compiler says of the update of a run, on these devices (`ahead.devices`) of its hardware. In bytes."""
     hardware = config.hardware
     head = {"target": f"{hardware.libtpu}:{hardware.topology}", "devices": len(devices)}
     began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import signal
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -92,6 +93,17 @@ def test_every_question_has_what_is_left_of_the_time(tmp_path, monkeypatch) -> N
         worker.turn(1)
     worker.close()
     assert asked == [1200, 1100, 400]
+
+
+def test_a_worker_that_does_not_end_by_itself_is_ended(tmp_path, monkeypatch) -> None:
+    deaf = tmp_path / "deaf"
+    deaf.write_text("#!/bin/sh\nread -r line; echo '{}'; exec sleep 600\n")
+    deaf.chmod(0o755)
+    monkeypatch.setattr(programs, "interpreter", lambda name: deaf)
+    worker = Worker("ours", {}, tmp_path / "log")
+    worker._until = time.monotonic()
+    worker.close()
+    assert worker._process.returncode == -signal.SIGKILL
 
 
 class Scripted:
