@@ -1,6 +1,6 @@
 """From process start to first update of `python train.py`, with an empty compilation cache and with a filled one.
 
-    python benchmarks/first_step.py [--rounds N] [overrides]
+    python -m benchmarks.first_step [--rounds N] [overrides]
 
 Prints one JSON object on standard output and a line a start on standard error. Text is prepared beforehand. The clock
 runs from before the process is created until the event `first_update`: the metrics of update 1 have arrived. That
@@ -23,6 +23,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
+
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 POLL_S = 0.01
 TIMEOUT_S = 900
@@ -34,6 +36,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("overrides", nargs="*", help="as for train.py")
     args = parser.parse_args()
+    here = machine.found()
+    print(machine.said(here), end="", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         overrides = [*args.overrides, f"run.root={root}", "tracking.wandb=offline"]
@@ -47,7 +51,7 @@ def main() -> None:
                 starts.append(first_update(root, overrides))
                 marks = ", ".join(f"{mark} {value:.2f} s" for mark, value in starts[-1].items())
                 print(f"round {number} {kind}: {marks}", file=sys.stderr)
-    print(json.dumps({"cpus": os.cpu_count(), "overrides": args.overrides, **summary(seconds)}))
+    print(json.dumps({"machine": here, "overrides": args.overrides, **summary(seconds)}))
 
 
 def first_update(root: Path, overrides: list[str]) -> dict[str, float]:

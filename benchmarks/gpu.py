@@ -38,6 +38,7 @@ SMALL |= {"window": 64, "pattern": PATTERN, "rope_theta": 5e5, "norm_eps": 1e-6}
 BATCH, MICRO_BATCHES = 8, (4, 2, 1)  # instances of an update, and of what is computed at once, the largest first
 USABLE = 0.9  # of a card's memory; what XLA takes at once
 ROUNDS, STEPS = 3, 2
+NO_TIME: dict[str, Any] = {"failed": "the time was up"}
 
 
 class Card:
@@ -115,11 +116,14 @@ def checks_of(card: Card) -> dict[str, list[str]]:
 
 def checked(name: str, extra: list[str], card: Card, until: float) -> dict[str, Any]:
     """What a check prints; without `passed` where it broke off."""
+    seconds = until - time.monotonic()
+    if seconds <= 0:
+        return NO_TIME
     command = [sys.executable, "-m", f"benchmarks.{name}", *extra]
     variables = {"JAX_PLATFORMS": "cpu" if card.rehearse else "cuda,cpu"}
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, env=os.environ | variables, timeout=left(until)
+            command, cwd=ROOT, capture_output=True, text=True, env=os.environ | variables, timeout=seconds
         )
         result: dict[str, Any] = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, json.JSONDecodeError) as error:
@@ -130,10 +134,6 @@ def checked(name: str, extra: list[str], card: Card, until: float) -> dict[str, 
     return result
 
 
-def left(until: float) -> float:
-    return max(1.0, until - time.monotonic())
-
-
 def speed(card: Card, remat: str, until: float) -> dict[str, Any]:
     """Both programs at the largest size that both can train; ours alone where Hugging Face is absent or never fits."""
     peer = interpreter("hugging_face")
@@ -141,9 +141,9 @@ def speed(card: Card, remat: str, until: float) -> dict[str, Any]:
         print(f"Hugging Face is not measured: {INSTALL} hugging_face", flush=True)
     report: dict[str, Any] = {"remat": remat}
     for job in sizes(card, remat):
-        if time.monotonic() > until:
-            break
         ours = attempt("ours", job, until)
+        if ours is NO_TIME:
+            break
         if "failed" in ours:
             continue
         layers = job["model"]["n_layers"]
@@ -200,11 +200,13 @@ def needed(job: Job, micro_batch: int) -> float:
 
 def attempt(name: str, job: Job, until: float) -> dict[str, Any]:
     """Loads one program, lets it train, and ends it; or says why it failed."""
+    if time.monotonic() >= until:
+        return NO_TIME
     layers, micro_batch = job["model"]["n_layers"], job["micro_batch"]
     print(f"{PROGRAMS[name].title}: {layers} layers, micro-batch {micro_batch}, remat {job['remat']}", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         try:
-            worker = Worker(name, job, Path(folder) / "log", patience=left(until))
+            worker = Worker(name, job, Path(folder) / "log", until)
             turns = [worker.turn(STEPS) for _ in range(ROUNDS)]
             worker.close()
         except WorkerFailed as error:

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -11,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.peers import view
 from benchmarks.peers.jobs import CELLS, Job, job, num_params
 from benchmarks.peers.measure import measure
@@ -35,14 +34,21 @@ def main() -> int:
         if unknown := [name for name in asked if name not in known]:
             parser.error(f"there is no {unknown[0]}; there are {', '.join(known)}")
     names = ["ours", *(name for name in programs if name != "ours" and interpreter(name))]
-    for name in set(programs) - set(names):
+    absent = sorted({*programs} - {*names})
+    for name in absent:
         print(f"{name} is not in {environments()}: {INSTALL} {name}", flush=True)
-    ok = True
+    if args.check and names == ["ours"]:
+        print("there is no peer to compare ours with", file=sys.stderr)
+        return 1
+    here: dict[str, Any] = {}
+    if not args.check:
+        here = machine.found()
+        print(machine.said(here), end="", flush=True)
+    ok = not absent
     for cell in cells:
         with tempfile.TemporaryDirectory(prefix="peers-") as folder:
             what = job(cell, f"{folder}/weights.npz", overrides=args.overrides)
             print(f"{cell}: {num_params(what['model']):,} parameters, {what['compute_dtype']}", flush=True)
-            load = os.getloadavg()
             rounds = 0 if args.check else args.rounds
             try:
                 found = measure(
@@ -53,7 +59,7 @@ def main() -> int:
                 return 1
         ok &= all(program.get("same_model") for program in found.values())
         if rounds:
-            keep(args.out, cell, what, found, {"before": load, "after": os.getloadavg()})
+            keep(args.out, cell, what, found, here)
     return 0 if ok else 1
 
 
@@ -67,7 +73,7 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def keep(out: Path, cell: str, what: Job, programs: dict[str, dict[str, Any]], load: dict[str, Any]) -> None:
+def keep(out: Path, cell: str, what: Job, programs: dict[str, dict[str, Any]], here: dict[str, Any]) -> None:
     """Writes CELL.json, CELL.md and CELL.svg, and prints the table."""
     tokens = what["batch"] * what["seq_len"]
     table = view.table(programs)
@@ -76,7 +82,7 @@ def keep(out: Path, cell: str, what: Job, programs: dict[str, dict[str, Any]], l
         "cell": cell,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit(),
-        "machine": {"cpus": os.cpu_count(), "processor": processor(), "load": load},
+        "machine": here,
         "job": what,
         "programs": programs,
     }
@@ -92,15 +98,6 @@ def keep(out: Path, cell: str, what: Job, programs: dict[str, dict[str, Any]], l
 def commit() -> str:
     done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()
-
-
-def processor() -> str:
-    """The name of the processor, where Linux tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

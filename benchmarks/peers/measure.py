@@ -1,12 +1,12 @@
 """Programs taking turns on one machine."""
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import busy_cores
 from benchmarks.peers.jobs import TOLERANCE, Job, num_params
 from benchmarks.peers.programs import Worker, WorkerFailed
 from benchmarks.peers.summary import difference, per_step, rate, summary
@@ -30,7 +30,10 @@ def measure(
 
     Returns:
       For each program its versions, start and first losses, whether these are ours within the tolerance, turns and
-      their summary; for one that failed, why.
+      their summary; for one that failed, why: the others go on.
+
+    Raises:
+      WorkerFailed: Ours did.
     """
     report: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
@@ -39,10 +42,7 @@ def measure(
             try:
                 worker = Worker(name, job, logs / f"{name}.log")
             except WorkerFailed as error:
-                if name == "ours":
-                    raise
-                report[name] = {"failed": str(error)}
-                say(f"  {error}")
+                report[name] = dropped(name, error, say)
                 continue
             stack.callback(worker.close)
             workers[name] = worker
@@ -50,16 +50,29 @@ def measure(
             say(f"  {name}: ready in {worker.loaded['load_seconds']:.0f} s, {verdict(report[name])}")
         turns: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
         for number in range(1, rounds + 1):
-            for name, worker in workers.items():
+            for name, worker in list(workers.items()):
                 time.sleep(pause)
-                load = busy_cores()
-                turn = worker.turn(steps)
-                turns[name].append(turn | {"others_busy_cores": load(turn["cpu_seconds"])})
+                others = busy_cores()
+                try:
+                    turn = worker.turn(steps)
+                except WorkerFailed as error:
+                    report[name] = dropped(name, error, say)
+                    del workers[name], turns[name]
+                    continue
+                turns[name].append(turn | {"others_busy_cores": others(turn["cpu_seconds"])})
             say(f"  round {number}: " + ", ".join(said(name, turns[name][-1], job) for name in turns))
     if rounds:
         for name, found in summary(turns, job["batch"] * job["seq_len"]).items():
             report[name] |= {"turns": turns[name], **found}
     return report
+
+
+def dropped(name: str, error: WorkerFailed, say: Say) -> dict[str, Any]:
+    """What is reported of a peer that failed."""
+    if name == "ours":
+        raise error
+    say(f"  {error}")
+    return {"failed": str(error)}
 
 
 def agreement(loaded: dict[str, Any], ours: dict[str, Any], job: Job) -> dict[str, Any]:
@@ -78,29 +91,3 @@ def verdict(found: dict[str, Any]) -> str:
 def said(name: str, turn: dict[str, Any], job: Job) -> str:
     tokens = job["batch"] * job["seq_len"]
     return f"{name} {rate(turn, tokens):.0f} tokens/s, {per_step(turn, 'cpu_seconds'):.2f} CPU s a step"
-
-
-def busy_cores() -> Callable[[float], float | None]:
-    """Starts a clock; called with the processor seconds of a program, it says how many cores others kept busy.
-
-    None where there is no Linux to ask.
-    """
-    began, before = time.perf_counter(), _busy()
-
-    def ended(own: float) -> float | None:
-        now = _busy()
-        if before is None or now is None:
-            return None
-        return round(max(0.0, now - before - own) / (time.perf_counter() - began), 2)
-
-    return ended
-
-
-def _busy() -> float | None:
-    """Processor seconds of this machine that were not idle."""
-    try:
-        ticks = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    except OSError:
-        return None
-    idle, waiting = ticks[3:5]
-    return (sum(ticks) - idle - waiting) / os.sysconf("SC_CLK_TCK")

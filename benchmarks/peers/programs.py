@@ -1,9 +1,11 @@
 """The programs that are measured, and where the environments of peers are."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +16,7 @@ from benchmarks.peers.jobs import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = "benchmarks/peers/install"
-PATIENCE = 1200.0  # seconds
+PATIENCE = 1200.0  # seconds for an answer
 
 
 @dataclass(frozen=True)
@@ -71,19 +73,19 @@ class Worker:
       loaded: What it said when it was ready: parameters, versions, losses of the first updates, seconds.
     """
 
-    def __init__(self, name: str, job: Job, log: Path, patience: float = PATIENCE):
+    def __init__(self, name: str, job: Job, log: Path, until: float = math.inf):
         """Starts the process and waits until it is warm.
 
         Args:
           name: Of `PROGRAMS`.
           job: What it trains.
           log: Gets what it prints.
-          patience: Seconds for an answer, after which it is killed.
+          until: When it is killed whatever it is doing, by `time.monotonic`. An answer may take `PATIENCE` seconds.
 
         Raises:
           WorkerFailed: It cannot do the job.
         """
-        self.name, self._log, self._patience = name, log, patience
+        self.name, self._log, self._until = name, log, until
         with log.open("wb") as printed:
             self._process = subprocess.Popen(
                 [str(interpreter(name)), "-m", "benchmarks.peers.worker", name],
@@ -102,10 +104,15 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process."""
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=self._left())
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
-        alarm = Timer(self._patience, self._process.kill)
+        began, seconds = time.monotonic(), self._left()
+        alarm = Timer(seconds, self._process.kill)
         alarm.start()
         try:
             _pipe(self._process.stdin).write(json.dumps(what) + "\n")
@@ -119,9 +126,14 @@ class Worker:
             self._process.kill()
             self._process.wait()
             said = self._log.read_text(errors="replace").strip().splitlines()
-            raise WorkerFailed(f"{self.name} ended: {' '.join(said[-2:]) or 'it said nothing'} (all: {self._log})")
+            ended = "ended" if time.monotonic() - began < seconds else f"was ended after {seconds:.0f} s"
+            raise WorkerFailed(f"{self.name} {ended}: {' '.join(said[-2:]) or 'it said nothing'} (all: {self._log})")
         found: dict[str, Any] = json.loads(answer)
         return found
+
+    def _left(self) -> float:
+        """Seconds for an answer."""
+        return max(0.0, min(PATIENCE, self._until - time.monotonic()))
 
 
 def _pipe(pipe: IO[str] | None) -> IO[str]:

@@ -32,7 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("overrides", nargs="*", help="as for train.py: model=olmo3_7b hardware=ironwood")
     sub.add_argument("--over", metavar="TOPOLOGIES", help="a line for each: 2x2x1,4x4x4, or numbers of chips: 4,64")
     sub.add_argument("--compile", action="store_true", help="compile the update for its TPUs, on this machine")
-    sub.add_argument("--fit", action="store_true", help="with --compile: the smallest change with which a run fits")
+    sub.add_argument(
+        "--fit", action="store_true", help="with --compile: the smallest change with which it fits a device's memory"
+    )
     sub.add_argument("--sweep", metavar="NAME", help="with --compile: compare the cells of sweeps/NAME.yaml")
     sub.add_argument("--out", type=Path, metavar="FOLDER", help="with --sweep: where its plot goes; else here")
     sub.add_argument("--json", action="store_true", help="one JSON object; of --over and --sweep, a list")
@@ -66,7 +68,7 @@ def _preflight(parsed: argparse.Namespace) -> None:
     preflight.refuse_together(
         compile=parsed.compile, over=parsed.over, fit=parsed.fit, sweep=parsed.sweep, out=parsed.out
     )
-    if parsed.sweep:
+    if parsed.sweep is not None:
         from olmo_hydra.cli import preflight_sweep
 
         preflight_sweep.run(parsed.sweep, parsed.overrides, parsed.json, parsed.out or Path())

@@ -1,6 +1,7 @@
 """`olmo-hydra preflight`: what a run will take, from arithmetic alone. Needs neither the hardware nor JAX."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,20 +29,31 @@ def run(overrides: list[str], as_json: bool, over: str | None) -> None:
     topologies (4x4x4) or numbers of chips, separated by commas."""
     if over is not None:
         found = [facts(compose([*overrides, each])) for each in _scales(over)]
-        print(json.dumps(found)) if as_json else _show_table(found)
+        if as_json:
+            print(json.dumps(found))
+        else:
+            _show_table(found)
         return
     only = facts(compose(overrides))
-    print(json.dumps(only)) if as_json else say("\n".join(lines(only)) + "\n")
+    if as_json:
+        print(json.dumps(only))
+    else:
+        say("\n".join(lines(only)) + "\n")
 
 
 def refuse_together(*, compile: bool, over: str | None, fit: bool, sweep: str | None, out: Path | None) -> None:
     """Raises RequestError unless these options go together."""
+    one_file = "takes the name of one file of sweeps/, without .yaml"
+    one_topology = "--over without --compile; or --compile with one: hardware.topology=4x4x4"
+    one_cell = f"--compile --sweep {sweep}, and then --compile --fit with the overrides of a cell that does not fit"
+    plotted = f"--compile --sweep head_dim --out {out}"
     wrong = [
-        (over is not None and compile, "--over", "is arithmetic on several topologies, --compile compiles one", "one"),
+        (over is not None and compile, "--over", "is about several topologies, --compile compiles one", one_topology),
         (fit and not compile, "--fit", "goes with --compile", "--compile --fit"),
+        (sweep is not None and not re.fullmatch(r"[\w-]+", sweep), "--sweep", one_file, "--compile --sweep head_dim"),
         (sweep is not None and not compile, "--sweep", "goes with --compile", f"--compile --sweep {sweep}"),
-        (fit and sweep is not None, "--fit", "is about one run, --sweep about several", "one of them"),
-        (out is not None and sweep is None, "--out", "goes with --sweep, which draws a plot", "--compile --sweep NAME"),
+        (fit and sweep is not None, "--fit", "is about one run, --sweep about several", one_cell),
+        (out is not None and sweep is None, "--out", "goes with --sweep, which draws a plot", plotted),
     ]
     for found, key, problem, instead in wrong:
         if found:

@@ -1,12 +1,15 @@
 """`olmo-hydra preflight --compile`: the update of a run, compiled for its TPUs on this machine, and what that tells."""
 
 import json
+import sys
 import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
+
+import jax
 
 from olmo_hydra.cli import preflight
 from olmo_hydra.cli.say import say
@@ -28,32 +31,33 @@ COVERS = (
 
 
 def run(overrides: list[str], as_json: bool, fits: bool) -> None:
-    """Prints what preflight says without compiling, and what the compiler says; with `fits`, the smallest change with
-    which a run fits that does not.
+    """Prints what preflight says without compiling, and then what the compiler says; with `fits`, the smallest change
+    with which a run fits a device's memory that does not.
 
     Raises:
       RequestError: Nothing can be compiled for the hardware on this machine.
       RunFailed: The run does not fit.
     """
-    found = facts(overrides)
-    answer = found["compiled"]
-    if fits and not answer["fits"] and answer["out_of"] == "hbm":
-        answer["fit"] = _search(overrides)
-    print(json.dumps(found)) if as_json else say("\n".join([*preflight.lines(found), *_lines(answer)]) + "\n")
-    if not answer["fits"]:
-        raise RunFailed(_verdict(answer))
-
-
-def facts(overrides: Sequence[str]) -> dict[str, Any]:
-    """What preflight says without compiling, and under `compiled` the compiler's answer. Sizes in bytes a device."""
     config = compose(overrides)
-    return preflight.facts(config) | {"compiled": answer(config)}
+    devices, known = ahead.devices(config.hardware), preflight.facts(config)
+    if not as_json:  # the compiler takes minutes
+        say("\n".join(preflight.lines(known)))
+        sys.stdout.flush()
+    compiled = answer(config, devices)
+    if fits and not compiled["fits"] and compiled["out_of"] == "hbm":
+        compiled["fit"] = _search(overrides, devices)
+    if as_json:
+        print(json.dumps(known | {"compiled": compiled}))
+    else:
+        say("\n".join(_lines(compiled)) + "\n")
+    if not compiled["fits"]:
+        searched = "; --fit searches for a device's memory only" if fits and compiled["out_of"] == "vmem" else ""
+        raise RunFailed(verdict(compiled) + searched)
 
 
-def answer(config: Config) -> dict[str, Any]:
-    """What the compiler says of the update of a run."""
+def answer(config: Config, devices: list[jax.Device]) -> dict[str, Any]:
+    """What the compiler says of the update of a run, on these devices (`ahead.devices`) of its hardware. In bytes."""
     hardware = config.hardware
-    devices = ahead.devices(hardware)
     head = {"target": f"{hardware.libtpu}:{hardware.topology}", "devices": len(devices)}
     began = time.perf_counter()
     lowered = lower_for(config, devices)
@@ -134,7 +138,7 @@ def _update(config: Config, compiled: Compiled) -> dict[str, Any] | None:
     }
 
 
-def _search(overrides: Sequence[str]) -> dict[str, Any] | None:
+def _search(overrides: Sequence[str], devices: list[jax.Device]) -> dict[str, Any] | None:
     """The smallest change with which the run fits, and the compiler's answer to it; None: with none."""
     tried: dict[tuple[Remat, int], dict[str, Any]] = {}
 
@@ -142,7 +146,7 @@ def _search(overrides: Sequence[str]) -> dict[str, Any] | None:
         return [f"hardware.remat={remat.value}", f"hardware.micro_batch={micro_batch}"]
 
     def fits(remat: Remat, micro_batch: int) -> bool:
-        found = tried[remat, micro_batch] = answer(compose([*overrides, *typed(remat, micro_batch)]))
+        found = tried[remat, micro_batch] = answer(compose([*overrides, *typed(remat, micro_batch)]), devices)
         return bool(found["fits"])
 
     change = fit.smallest_change(compose(overrides), fits)
@@ -151,11 +155,11 @@ def _search(overrides: Sequence[str]) -> dict[str, Any] | None:
     return {"instead": " ".join(typed(*change)), "tried": len(tried), "compiled": tried[change]}
 
 
-def _verdict(found: dict[str, Any]) -> str:
-    """How much is missing, and of what."""
-    what = "the memory of a device" if found["out_of"] == "hbm" else "the scoped memory of a kernel on the chip (VMEM)"
+def verdict(found: dict[str, Any]) -> str:
+    """How much is missing, and of what, of an answer that does not fit."""
+    memory = "a device's memory" if found["out_of"] == "hbm" else "a kernel's scoped memory on the chip (VMEM)"
     return (
-        f"does not fit: {_size(found['needed'])} of {what}, where {_size(found['available'])} are: "
+        f"does not fit: needs {_size(found['needed'])} of {memory}, which has {_size(found['available'])}: "
         f"{_size(found['missing'])} too much"
     )
 
@@ -163,7 +167,7 @@ def _verdict(found: dict[str, Any]) -> str:
 def _lines(found: dict[str, Any]) -> list[str]:
     where = f"for {found['target']}, {found['devices']:,} devices"
     if not found["fits"]:
-        return [f"compiled        {where}: {_verdict(found)}", *_change_lines(found)]
+        return [f"compiled        {where}: {verdict(found)}", *_change_lines(found)]
     memory = found["memory"]
     parts = ", ".join(f"{name} {_size(memory[name])}" for name in ("arguments", "results", "temporaries", "code"))
     return [
@@ -218,7 +222,7 @@ def _change_lines(found: dict[str, Any]) -> list[str]:
             ["                -> --fit searches for the smallest change"] if found["out_of"] == "hbm" else []
         )
     if found["fit"] is None:
-        return [*lines, "fits            with no rematerialisation and micro-batch: it takes more devices"]
+        return [*lines, "                does not fit with any hardware.remat and micro-batch: more devices"]
     left = found["fit"]["compiled"]["memory"]["left"]
     return [f"fits            with {found['fit']['instead']}, {_size(left)} left (tried {found['fit']['tried']})"]
 

@@ -84,14 +84,14 @@ class TrainConfig:
             f"is not inside the run, which has updates 1 to {steps}",
             key=key,
             value=value,
-            instead=f"{key}=[{max(1, min(value[0], steps))},{max(1, min(value[1], steps))}]",
+            instead=f"{key}={show([min(max(update, 1), steps) for update in value])}",
         )
         require(
             value[1] - value[0] < MOST_PROFILED,
             f"are {value[1] - value[0] + 1} updates, more than the {MOST_PROFILED} that a trace may hold",
             key=key,
             value=value,
-            instead=f"{key}=[{value[0]},{value[0] + MOST_PROFILED - 1}]",
+            instead=f"{key}={show([value[0], value[0] + MOST_PROFILED - 1])}",
         )
 
     def _check_skipped(self, steps: int) -> None:

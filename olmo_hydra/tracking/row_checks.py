@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from olmo_hydra.tracking.trace import LISTED
+
 Row = dict[str, Any]
 Checks = Mapping[str, Callable[[Any], bool]]
 
@@ -113,7 +115,9 @@ def _is_trace(value: Any) -> bool:
 
 
 def _are_operations(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) and not _lacking(one, _OPERATION) for one in value)
+    if not isinstance(value, list) or len(value) > LISTED + 1:
+        return False
+    return all(isinstance(one, dict) and not _lacking(one, _OPERATION) for one in value)
 
 
 def _is_number(value: Any) -> bool:
@@ -138,6 +142,7 @@ _EVENTS: dict[str, Checks] = {
     "checkpoint": {"step": _is_count},
     "first_update": {"step": _is_count},
     "profiled": {"first": _is_count, "last": _is_count, "trace": _is_trace, "operations": _are_operations},
+    "profile_failed": {"first": _is_count, "last": _is_count, "error": _is_text},
     "imported": {"parameters": _is_count},
     "data_repeated": {"step": _is_count, "repeated": _is_count, "epoch": _is_count},
     "data_changed": {

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 LISTED = 12  # operations
+TPU, OPERATIONS, PROGRAMS = "/device:TPU:", "XLA Ops", "XLA Modules"
+Event = dict[str, Any]
+Lane = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class Span:
       program: And execution of the program that it belongs to; None where it is none of a device's.
     """
 
-    lane: tuple[int, int]
+    lane: Lane
     name: str
     program: tuple[str, str] | None
     start: float
@@ -35,10 +40,30 @@ def traces(folder: Path) -> list[Path]:
 
 
 def read(trace: Path) -> list[Span]:
-    """All spans of a trace that this process has written (it is read whole), by their start."""
+    """All spans of a trace that this process has written (it is read whole), by their start.
+
+    On processors and GPUs an operation names its program. A TPU has a lane of operations and one of programs (their
+    names: `xla/tsl/profiler/utils/xplane_schema.cc` of openxla/xla), and an operation is of the program that ran then;
+    what runs beside them, on lanes for copies and SparseCores, belongs to none here.
+    """
     with gzip.open(trace) as file:
         events = json.load(file)["traceEvents"]
-    return sorted(map(_span, (event for event in events if event.get("ph") == "X")), key=lambda span: span.start)
+    lanes = _lanes_of_tpus(events)
+    tpus = {process for process, _ in lanes}
+    spans = [event for event in events if event.get("ph") == "X"]
+    runs: dict[int, list[Span]] = defaultdict(list)
+    for event in spans:
+        if lanes.get(_lane(event)) == PROGRAMS:
+            runs[event["pid"]].append(_span(event, _execution(event)))
+    for of_device in runs.values():
+        of_device.sort(key=lambda span: span.start)
+
+    def program(event: Event) -> tuple[str, str] | None:
+        if event["pid"] not in tpus:
+            return _named_program(event)
+        return _running(runs[event["pid"]], event["ts"]) if lanes.get(_lane(event)) == OPERATIONS else None
+
+    return sorted((_span(event, program(event)) for event in spans), key=lambda span: span.start)
 
 
 def programs(spans: Iterable[Span]) -> list[Span]:
@@ -86,10 +111,40 @@ def _operation(span: Span) -> tuple[str, str]:
     return span.name, span.program[0]
 
 
-def _span(event: dict[str, Any]) -> Span:
+def _lanes_of_tpus(events: Iterable[Event]) -> dict[Lane, str]:
+    """The names of the lanes of TPUs."""
+    named = [event for event in events if event.get("ph") == "M" and "name" in event.get("args", {})]
+    processes = {event["pid"]: event["args"]["name"] for event in named if event["name"] == "process_name"}
+    return {
+        _lane(event): event["args"]["name"]
+        for event in named
+        if event["name"] == "thread_name" and processes.get(event["pid"], "").startswith(TPU)
+    }
+
+
+def _named_program(event: Event) -> tuple[str, str] | None:
+    """The program of an operation that says it, and its execution."""
     arguments = event.get("args", {})
-    program = None
-    if "hlo_op" in arguments and "hlo_module" in arguments:
-        program = arguments["hlo_module"], str(arguments.get("run_id", ""))
+    if "hlo_op" not in arguments or "hlo_module" not in arguments:
+        return None
+    return arguments["hlo_module"], str(arguments.get("run_id", ""))
+
+
+def _execution(event: Event) -> tuple[str, str]:
+    """What a span on the lane of programs is: `jit_step(1234)`, the number a fingerprint of the program."""
+    return re.sub(r"\(\d+\)$", "", event["name"]), str(event.get("args", {}).get("run_id", event["ts"]))
+
+
+def _running(runs: Sequence[Span], at: float) -> tuple[str, str] | None:
+    """The program that was running then, of executions by their start."""
+    index = bisect_right(runs, at, key=lambda run: run.start) - 1
+    return runs[index].program if index >= 0 and at < runs[index].end else None
+
+
+def _lane(event: Event) -> Lane:
+    return event["pid"], event["tid"]
+
+
+def _span(event: Event, program: tuple[str, str] | None) -> Span:
     start = event["ts"]
-    return Span((event["pid"], event["tid"]), event["name"], program, start, start + event.get("dur", 0.0))
+    return Span(_lane(event), event["name"], program, start, start + event.get("dur", 0.0))

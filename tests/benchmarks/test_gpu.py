@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -37,6 +38,29 @@ def test_the_largest_stack_that_should_fit_comes_first(hardware: str, gib: float
     assert gpu.needed(first, first["micro_batch"]) <= size
     larger = first | {"model": first["model"] | {"n_layers": layers[0] + 4}}
     assert layers[0] == 32 or gpu.needed(larger, 1) > size
+
+
+def test_nothing_starts_when_the_time_is_up(monkeypatch) -> None:
+    started = []
+    monkeypatch.setattr(gpu, "Worker", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(gpu.subprocess, "run", lambda *arguments, **more: started.append(arguments))
+    card = SimpleNamespace(rehearse=True, platform="cpu", hardware="cpu", gib=1, overrides=list)
+    assert "passed" not in gpu.checked("gpu_step", [], card, until=time.monotonic())
+    assert gpu.speed(card, "full", until=time.monotonic()) == {"remat": "full"} and not started
+
+
+def test_a_program_is_told_when_the_time_is_up(monkeypatch) -> None:
+    given = []
+
+    class Killed:
+        def __init__(self, name: str, job, log, until: float) -> None:
+            given.append(until)
+            raise gpu.WorkerFailed("killed")
+
+    monkeypatch.setattr(gpu, "Worker", Killed)
+    until = time.monotonic() + 1000
+    job = {"model": {"n_layers": 4}, "micro_batch": 1, "remat": "full"}
+    assert gpu.attempt("ours", job, until) == {"failed": "killed"} and given == [until]
 
 
 def test_recomputing_takes_less_memory() -> None:

@@ -1,15 +1,21 @@
 """`python -m benchmarks.peers`: workers in turns, what their numbers become, whether peers train our model."""
 
 import ast
+import json
+import signal
 import sys
+import time
 import xml.etree.ElementTree as ET
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from benchmarks.peers import view
+from benchmarks.peers import __main__ as command
+from benchmarks.peers import programs, view
 from benchmarks.peers.jobs import CELLS, job, num_params
 from benchmarks.peers.measure import agreement, measure
 from benchmarks.peers.programs import INSTALL, PROGRAMS, ROOT, Worker, WorkerFailed, interpreter
@@ -62,8 +68,115 @@ def test_a_worker_that_cannot_do_its_job_says_why(weights, tmp_path) -> None:
 
 
 def test_a_worker_that_takes_too_long_is_ended(weights, tmp_path) -> None:
-    with pytest.raises(WorkerFailed, match="ended"):
-        Worker("ours", small_job(weights), tmp_path / "log", patience=0.01)
+    with pytest.raises(WorkerFailed, match="was ended after 0 s"):
+        Worker("ours", small_job(weights), tmp_path / "log", until=time.monotonic())
+
+
+def test_every_question_has_what_is_left_of_the_time(tmp_path, monkeypatch) -> None:
+    """Of 1500 s, loading takes 400, and a turn 700: the second turn has 400 left. No answer may take more than 1200."""
+    echo = tmp_path / "echo"
+    echo.write_text("#!/bin/sh\nwhile read -r line; do echo '{}'; done\n")
+    echo.chmod(0o755)
+    clock, asked = SimpleNamespace(now=50.0), []
+
+    class Alarm:
+        def __init__(self, seconds: float, kill) -> None:
+            asked.append(seconds)
+            self.start = self.cancel = lambda: None
+
+    monkeypatch.setattr(programs, "interpreter", lambda name: echo)
+    monkeypatch.setattr(programs, "Timer", Alarm)
+    monkeypatch.setattr(programs, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    worker = Worker("ours", {}, tmp_path / "log", until=1550.0)
+    for seconds in (400, 700):
+        clock.now += seconds
+        worker.turn(1)
+    worker.close()
+    assert asked == [1200, 1100, 400]
+
+
+def test_a_worker_that_does_not_end_by_itself_is_ended(tmp_path, monkeypatch) -> None:
+    deaf = tmp_path / "deaf"
+    deaf.write_text("#!/bin/sh\nread -r line; echo '{}'; exec sleep 600\n")
+    deaf.chmod(0o755)
+    monkeypatch.setattr(programs, "interpreter", lambda name: deaf)
+    worker = Worker("ours", {}, tmp_path / "log")
+    worker._until = time.monotonic()
+    worker.close()
+    assert worker._process.returncode == -signal.SIGKILL
+
+
+class Scripted:
+    """A worker whose turns take what it is told; in place of a number, it fails."""
+
+    TURNS: ClassVar = {"ours": [1.0, 2.0, 4.0], "maxtext": [3.0, "it fell over", 3.0], "olmo_core": [2.0, 2.0, 2.0]}
+
+    def __init__(self, name: str, job, log: Path) -> None:
+        self.loaded = {"num_params": num_params(job["model"]), "losses": [5.0], "load_seconds": 0.0, "versions": {}}
+        self._turns = iter(self.TURNS[name])
+
+    def turn(self, steps: int):
+        seconds = next(self._turns)
+        if isinstance(seconds, str):
+            raise WorkerFailed(seconds)
+        return turn(seconds, seconds, steps)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_peer_that_fails_in_a_turn_is_dropped_and_the_others_go_on(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.measure.Worker", Scripted)
+    lines = []
+    names = ["ours", "maxtext", "olmo_core"]
+    found = measure(names, small_job(""), rounds=3, steps=1, pause=0, logs=tmp_path, say=lines.append)
+    assert found["maxtext"] == {"failed": "it fell over"} and "  it fell over" in lines
+    assert [len(found[name]["turns"]) for name in ("ours", "olmo_core")] == [3, 3]
+    assert found["olmo_core"]["times"] == {"median": 1, "min": 0.5, "max": 2}
+    assert "it fell over" in view.table({"maxtext": found["maxtext"]})
+
+
+def test_nothing_is_left_where_ours_fails(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("benchmarks.peers.measure.Worker", Scripted)
+    monkeypatch.setitem(Scripted.TURNS, "ours", ["no"])
+    with pytest.raises(WorkerFailed, match="no"):
+        measure(["ours", "olmo_core"], small_job(""), rounds=1, steps=1, pause=0, logs=tmp_path, say=print)
+
+
+@pytest.mark.parametrize(
+    ("typed", "here", "status"),
+    [
+        ("--programs olmo_core,maxtext", ("olmo_core", "maxtext"), 0),
+        ("--programs olmo_core,maxtext", ("olmo_core",), 1),
+        ("--programs olmo_core", (), 1),
+        ("--programs ours", (), 1),
+        ("", (), 1),
+    ],
+)
+def test_a_check_that_compared_less_than_was_asked_says_so(typed, here, status, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("benchmarks.peers.measure.Worker", Scripted)
+    monkeypatch.setattr(command, "interpreter", lambda name: Path("python") if name in here else None)
+    monkeypatch.setattr(sys, "argv", ["peers", "--check", "--out", str(tmp_path), *typed.split()])
+    assert command.main() == status
+    printed = capsys.readouterr()
+    absent = {*(typed.partition(" ")[2].split(",") if typed else PEERS)} - {*here, "ours"}
+    assert all(f"{name} is not in" in printed.out for name in absent)
+    assert ("no peer to compare" in printed.err) == (not here)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_results_say_whether_the_machine_was_quiet(quiet: bool, tmp_path, monkeypatch, capsys) -> None:
+    here = {"quiet": quiet, "cpus": 2, "load": (3.0, 1.0, 1.0), "others_busy_cores": 1.25}
+    monkeypatch.setattr("benchmarks.peers.measure.Worker", Scripted)
+    monkeypatch.setattr(command, "interpreter", lambda name: Path("python"))
+    monkeypatch.setattr(command.machine, "found", lambda: here)
+    monkeypatch.setattr(
+        sys, "argv", ["peers", "--out", str(tmp_path), "--programs", "olmo_core", "--rounds=1", "--pause=0"]
+    )
+    assert command.main() == 0
+    assert json.loads((tmp_path / "tiny.json").read_text())["machine"]["quiet"] is quiet
+    said = capsys.readouterr().out
+    assert ("NOT QUIET: others keep 1.25 of 2 cores busy, load 3.0" in said) == (not quiet)
 
 
 def test_batches_are_the_same_everywhere() -> None:

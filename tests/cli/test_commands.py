@@ -216,9 +216,14 @@ WRONG = [
     ("preflight model.head_dim=32,64", ["model.head_dim=32,64", "sweep"]),
     ("preflight --fit", ["--fit", "--compile --fit"]),
     ("preflight --sweep head_dim", ["--sweep", "--compile --sweep head_dim"]),
-    ("preflight --compile --over 2x2x1", ["--over", "--compile compiles one"]),
-    ("preflight --compile --fit --sweep head_dim", ["--fit", "one run"]),
-    ("preflight --compile --out here", ["--out", "--sweep"]),
+    ("preflight --compile --over 2x2x1", ["--over", "--compile compiles one", "hardware.topology=4x4x4"]),
+    ("preflight --compile --over=", ["--over", "--compile compiles one"]),
+    ("preflight --compile --fit --sweep head_dim", ["--fit", "one run", "--compile --sweep head_dim, and then"]),
+    ("preflight --compile --out here", ["--out", "--compile --sweep head_dim --out here"]),
+    *(
+        (f"preflight --compile --sweep={name}", ["--sweep", "one file of sweeps/", "--compile --sweep head_dim"])
+        for name in ("", "head_dim,mu_dtype", "sweeps/head_dim.yaml")
+    ),
     ("preflight --compile --sweep head_dims hardware=v5e", ["sweep=head_dims", "head_dim"]),
     ("preflight --compile", ["hardware=cpu", "libtpu compiles for TPUs only", "hardware=ironwood"]),
     ("preflight --over ,", ["--over", "names no topology", "2x2x1,4x4x4"]),

@@ -84,7 +84,7 @@ def test_too_much_and_the_smallest_change() -> None:
     done = preflight(
         "hardware=v5e", "hardware.chips=1", "train.global_batch=16411", "hardware.micro_batch=null", status=1
     )
-    assert "failed: does not fit" in done.stderr and "where 15.75 GiB are" in done.stderr
+    assert "failed: does not fit: needs" in done.stderr and "memory, which has 15.75 GiB: " in done.stderr
     assert "-> hardware.micro_batch=1" in done.stdout and "-> --fit searches" in done.stdout
     typed = ("hardware=v5e", "hardware.chips=1", "train.global_batch=16411", "hardware.micro_batch=null")
     found = json.loads(preflight(*typed, "hardware.remat=full", "--fit", "--json", status=1).stdout)["compiled"]

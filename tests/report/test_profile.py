@@ -1,7 +1,7 @@
 """The section on what was traced."""
 
 from olmo_hydra.report.build import page, write_report
-from olmo_hydra.report.content import Code, Link, Table
+from olmo_hydra.report.content import Code, Link, Prose, Table
 from olmo_hydra.report.evidence import Evidence
 from olmo_hydra.tracking.record import Record
 from olmo_hydra.tracking.run_dir import RunDir
@@ -28,3 +28,22 @@ def test_the_trace_is_linked_with_what_took_time(tmp_path) -> None:
     ]
     assert isinstance(opens, Code) and "xprof --logdir profile" in opens.text
     assert f'href="{TRACE}"' in write_report(run_dir).read_text()
+
+
+def test_why_there_is_no_trace(tmp_path) -> None:
+    run_dir = RunDir(tmp_path / "nano-0123abcd")
+    config(run_dir)
+    Record(run_dir).event("profile_failed", first=3, last=12, error="OSError: [Errno 28] No space left on device")
+    (section,) = [section for section in page(Evidence(run_dir)).sections if section.id == "profile"]
+    told = section.blocks[0]
+    assert isinstance(told, Prose)
+    assert told.text == "There is no trace of updates 3 to 12: OSError: [Errno 28] No space left on device"
+
+
+def test_a_trace_in_which_no_operation_was_recognised_says_so(tmp_path) -> None:
+    run_dir = RunDir(tmp_path / "nano-0123abcd")
+    config(run_dir)
+    Record(run_dir).event("profiled", first=3, last=12, trace=TRACE, operations=[])
+    (section,) = [section for section in page(Evidence(run_dir)).sections if section.id == "profile"]
+    link, told, _ = section.blocks
+    assert isinstance(link, Link) and isinstance(told, Prose) and "No operation of a device" in told.text

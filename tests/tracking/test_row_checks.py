@@ -28,6 +28,7 @@ EVENTS = {
     "data_changed": (CHANGED, set()),
     "failed": (STOPPED, {"first"}),  # without it, a failure of another kind
     "profiled": (PROFILED, set()),
+    "profile_failed": ({"first": 2, "last": 5, "error": "OSError: full"}, set()),
     "finished": ({"step": 120}, set()),
     "imported": ({"step": 0, "source": "hf:a", "parameters": 12}, {"step", "source"}),
     "of a later version": ({"what": [1]}, {"what"}),
@@ -84,6 +85,7 @@ def test_an_event_has_what_its_readers_take_for_granted(tmp_path, event: str) ->
             )
         ),
         *(("profiled", {"operations": [OPERATION | {"seconds": "1"}]}), ("profiled", {"operations": None})),
+        *(("profiled", {"operations": [OPERATION] * 14}), ("profile_failed", {"error": None})),
         *(("finished", {"step": None}), ("imported", {"parameters": "12"})),
     ],
 )

@@ -41,6 +41,47 @@ def test_an_operation_is_charged_without_those_inside_it(tmp_path) -> None:
     assert found == {"beside": (6e-5, 1), "while": (5e-5, 1), "dot": (4.5e-5, 2), "add": (5e-6, 1)}
 
 
+def of_tpu(pid: int, starts: list[float], operations: list[tuple[str, float, float]]) -> list[dict[str, Any]]:
+    """The lanes of one TPU. Programs have their fingerprint behind their name, and executions a number; operations
+    say neither (marin-community/marin, `marin/profiling/trace_summary.py`, which reads such traces; the names of
+    processes and lanes: openxla/xla, `xla/tsl/profiler/utils/xplane_schema.cc`)."""
+    lanes = {1: "Steps", 2: "XLA Modules", 3: "XLA Ops", 4: "Async XLA Ops"}
+    names = [{"ph": "M", "pid": pid, "name": "process_name", "args": {"name": f"/device:TPU:{pid - 3}"}}]
+    names += [{"ph": "M", "pid": pid, "tid": n, "name": "thread_name", "args": {"name": lanes[n]}} for n in lanes]
+    ran = [
+        {"name": f"jit_{name}(4711)", "tid": 2, "ts": start, "dur": 100, "args": {"run_id": str(run)}}
+        for run, (name, start) in enumerate(zip(("step", "mark", "step"), starts, strict=True), 17)
+    ]
+    arguments = {"hlo_category": "convolution fusion", "tf_op": "jit(step)/dot_general:", "device_duration_ps": "1"}
+    done = [{"name": name, "tid": 3, "ts": at, "dur": dur, "args": arguments} for name, at, dur in operations]
+    beside = [
+        {"name": "copy-start.1", "tid": 4, "ts": starts[0], "dur": 90},
+        {"name": "7", "tid": 1, "ts": 0, "dur": 900},
+    ]
+    return names + [{"ph": "X", "pid": pid, **event} for event in ran + done + beside]
+
+
+def test_operations_of_a_tpu_are_of_the_program_that_ran_then(tmp_path) -> None:
+    """Two TPUs; a loop of 80 with a product of 30 inside; something between two programs is of none."""
+    inside = [("while.2", 0, 80), ("fusion.5", 10, 30), ("fusion.5", 200, 40), ("fusion.6", 310, 20), ("idle", 150, 5)]
+    host = [
+        {"ph": "M", "pid": 701, "name": "process_name", "args": {"name": "/host:CPU"}},
+        {"ph": "M", "pid": 701, "tid": 3, "name": "thread_name", "args": {"name": "XLA Ops"}},
+        {"ph": "X", "pid": 701, "tid": 3, "name": "host", "ts": 0, "dur": 999},
+    ]
+    one, other = of_tpu(3, [0, 200, 300], inside), of_tpu(4, [5, 205, 305], [("fusion.6", 310, 50)])
+    spans = read(written(tmp_path, [*host, *one, *other]))
+    found = {(row["name"], row["program"]): (row["seconds"], row["times"]) for row in operations(spans)}
+    assert found == {
+        ("while.2", "jit_step"): (5e-5, 1),
+        ("fusion.5", "jit_step"): (3e-5, 1),
+        ("fusion.5", "jit_mark"): (4e-5, 1),
+        ("fusion.6", "jit_step"): (7e-5, 2),
+    }
+    ran = [(span.name, span.start, span.end) for span in programs(spans)]
+    assert ran == [("jit_step", 0, 80), ("jit_mark", 200, 240), ("jit_step", 310, 360)]
+
+
 def test_the_rest_is_one_line(tmp_path) -> None:
     spans = [event(f"op{n}", 100 * n, 50 - n, run=1) for n in range(LISTED + 3)]
     *listed, others = operations(read(written(tmp_path, spans)))

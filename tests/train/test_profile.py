@@ -80,11 +80,18 @@ def test_a_run_that_pauses_inside_keeps_what_there_is(made, tmp_path) -> None:
     assert held(tmp_path, history) == (5, 6, 2)
 
 
-@pytest.mark.parametrize("updates", ["[3,2]", "[3]", "[1,2,3]", "[0,2]", "[30,41]", "[]"])
-def test_what_is_refused(updates: str) -> None:
+@pytest.mark.parametrize(
+    ("updates", "instead"),
+    [
+        *((wrong, "[2,5]") for wrong in ("[3,2]", "[3]", "[1,2,3]", "[]")),
+        *(("[0,2]", "[1,2]"), ("[30,41]", "[30,40]"), ("[50,60]", "[40,40]")),
+    ],
+)
+def test_what_is_refused(updates: str, instead: str) -> None:
     with pytest.raises(RequestError) as refused:
         compose([*TINY, f"train.profile={updates}"])
-    assert refused.value.key == "train.profile"
+    assert (refused.value.key, refused.value.instead) == ("train.profile", f"train.profile={instead}")
+    compose([*TINY, refused.value.instead])
 
 
 def test_a_trace_holds_no_more_than_fits_in_memory() -> None:
