@@ -15,7 +15,7 @@ from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.flops import Matmul, causal_pairs, matmuls, recomputed
-from olmo_hydra.hardware.memory import others_keys, params_per_device
+from olmo_hydra.hardware.memory import others_keys, params_per_device, width_shards
 
 # FLOPs of the backward pass of attention as a multiple of the forward pass's: `xla` keeps the probabilities, the others
 # compute them again, splash twice (its kernels of dq and of dk and dv are two).
@@ -206,16 +206,11 @@ def _optimizer(config: Config) -> Part:
 def _collectives(config: Config, tokens: int) -> list[Part]:
     """What a device sends by ring algorithms: n - 1 parts of n to gather or to scatter, twice that to sum."""
     model, mesh, size = config.model, config.hardware.mesh, config.model.compute_dtype.size
-    micro_batches = config.hardware.accumulation(config.train.global_batch)
-    matrices = (model.num_params - model.num_norm_params) / mesh.tensor
-    found = []
-    if mesh.fsdp > 1:
-        share = (mesh.fsdp - 1) / mesh.fsdp
-        gathered = 2 * micro_batches * matrices * size * share  # for the forward and for the backward pass
-        found.append(Part("gather weights", sent=gathered))
-        found.append(Part("scatter gradients", sent=micro_batches * matrices * size * share))
-    slices = config.hardware.slices
-    summed, copies = matrices / mesh.fsdp * 4, mesh.data * mesh.context // slices  # within a slice
+    shards, slices = width_shards(config), config.hardware.slices
+    found = _over_width(config, tokens) if shards > 1 else []
+    matrices = model.num_params - model.num_norm_params
+    summed = matrices / (mesh.tensor * shards) * 4
+    copies = mesh.data * mesh.fsdp // shards * mesh.context // slices  # within a slice
     if copies > 1:
         found.append(Part("sum gradients", sent=2 * summed * (copies - 1) / copies))
     if slices > 1:  # of which every copy within a slice sends its part
@@ -231,6 +226,22 @@ def _collectives(config: Config, tokens: int) -> list[Part]:
     return found
 
 
+def _over_width(config: Config, tokens: int) -> list[Part]:
+    """Where `fsdp` divides matrices: of every layer in both passes, of the head once for both. The head's gradient is
+    fp32, and is scattered when micro-batches are added up, as the compiler does. The input table stays where it is:
+    what was looked up in it is exchanged, and its gradients (`Layout.lookup`)."""
+    model, mesh, size = config.model, config.hardware.mesh, config.model.compute_dtype.size
+    share = (mesh.fsdp - 1) / mesh.fsdp
+    micro_batches = config.hardware.accumulation(config.train.global_batch)
+    head = model.d_model * model.padded_vocab / mesh.tensor
+    layers = (model.num_params - model.num_norm_params) / mesh.tensor - 2 * head
+    return [
+        Part("gather weights", sent=micro_batches * (2 * layers + head) * size * share),
+        Part("scatter gradients", sent=(micro_batches * layers * size + head * 4) * share),
+        Part("exchange lookup", sent=2 * tokens * model.d_model * size * share),
+    ]
+
+
 def _context(config: Config, tokens: int) -> Part:
     """Keys and values go to the devices that need them, forward and recomputed, and their gradients back; so do halves
     of the queries and results of layers that take all keys, to and fro, where half of the positions are exchanged."""
@@ -241,7 +252,7 @@ def _context(config: Config, tokens: int) -> Part:
     taken = sum(others_keys(config, kind) for kind in model.window_pattern) * layers * instances
     balanced = sum(halo(config.data.seq_len, _window(model, kind)) is None for kind in model.window_pattern) * layers
     numbers = 2 * taken * model.n_kv_heads + balanced * tokens * model.n_heads
-    passes = 3 if hardware.remat is Remat.full else 2
+    passes = 2 if hardware.remat is Remat.none else 3  # no policy keeps what was exchanged
     sent = passes * numbers * model.head_dim / hardware.mesh.tensor * model.compute_dtype.size
     return Part("exchange context", sent=sent)
 
