@@ -5,7 +5,7 @@ from olmo_hydra.config.model import Attention
 from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.flops import causal_pairs
-from olmo_hydra.hardware.memory import others_keys_bytes, params_per_device, width_shards
+from olmo_hydra.hardware.memory import others_keys_bytes, params_per_device, state_bytes_per_device, width_shards
 
 
 def activation_bytes_per_device(config: Config) -> dict[str, int]:
@@ -34,6 +34,11 @@ def activation_bytes_per_device(config: Config) -> dict[str, int]:
         "logits": chunk * vocabulary * (2 * 4 + size),
         "gradients": sums * 4 * params_per_device(config),
     }
+
+
+def needed_by_part(config: Config) -> dict[str, int]:
+    """The state and what lies beside it, of one device at the fullest moment."""
+    return {"parameters and moments": state_bytes_per_device(config), **activation_bytes_per_device(config)}
 
 
 def tokens_at_once(config: Config) -> int:

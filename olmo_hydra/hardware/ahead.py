@@ -122,7 +122,8 @@ def devices(cfg: HardwareConfig) -> list[jax.Device]:
 
 def _with_libtpu() -> list[str]:
     """Names of the hardware files that name a chip of libtpu."""
-    return [file.stem for file in sorted((CONF / "hardware").glob("*.yaml")) if OmegaConf.load(file).get("libtpu")]
+    files = sorted((CONF / "hardware").glob("*.yaml"))
+    return [file.stem for file in files if OmegaConf.select(OmegaConf.load(file), "libtpu")]
 
 
 def available(device: jax.Device) -> int:

@@ -121,7 +121,7 @@ WRONG = [
         ["hardware.slices=2", "equal parts of hardware.chips=3", "hardware.slices=1, or a multiple of 2 chips"],
     ),
     (
-        "hardware=tpu hardware.slices=2 hardware.devices=6 hardware.processes=3 hardware.mesh.data=2 train.global_batch=6",
+        "hardware=tpu hardware.slices=2 hardware.devices=6 hardware.processes=3 train.global_batch=6",
         ["hardware.processes=3", "whole parts of hardware.slices=2", "hardware.processes=2"],
     ),
     ("data.seq_len=4096", ["data.seq_len=4096", "model.max_seq_len=1024"]),
