@@ -221,12 +221,25 @@ def _optimizer(config: Config) -> Part:
 
 
 def _collectives(config: Config, tokens: int) -> list[Part]:
-    """What a device sends by ring algorithms: n - 1 parts of n to gather or to scatter, twice that to sum."""
+    """What a device sends by ring algorithms: n - 1 parts of n to gather or to scatter, twice that to sum.
+
+    Gradients of layers are sent in the compute dtype, of every micro-batch before they are added up in fp32; those of
+    the head and the table in fp32, and at best as a sum. The compiler does so (tests/end_to_end/test_compile.py).
+    """
     model, mesh, size = config.model, config.hardware.mesh, config.model.compute_dtype.size
     shards, slices = width_shards(config), config.hardware.slices
-    found = _over_width(config, tokens) if shards > 1 else []
-    matrices = model.num_params - model.num_norm_params
-    summed = matrices / (mesh.tensor * shards) * 4
+    micro_batches = config.hardware.accumulation(config.train.global_batch)
+    head = table = model.d_model * model.padded_vocab / mesh.tensor
+    layers = (model.num_params - model.num_norm_params) / mesh.tensor - head - table
+    found = []
+    if shards > 1:  # the table stays where it is: what was looked up is exchanged, and its gradients (`Layout.lookup`)
+        share = (shards - 1) / shards
+        found += [
+            Part("gather weights", sent=micro_batches * (2 * layers + head) * size * share),  # of layers in both passes
+            Part("scatter gradients", sent=(micro_batches * layers * size + head * 4) * share),
+            Part("exchange lookup", sent=2 * tokens * model.d_model * size * share),
+        ]
+    summed = (micro_batches * layers * size + (head + table) * 4) / shards
     copies = mesh.data * mesh.fsdp // shards * mesh.context // slices  # within a slice
     if copies > 1:
         found.append(Part("sum gradients", sent=2 * summed * (copies - 1) / copies))
@@ -241,22 +254,6 @@ def _collectives(config: Config, tokens: int) -> list[Part]:
             Part("sum activations", sent=2 * sums * tokens * model.d_model * size * (mesh.tensor - 1) / mesh.tensor)
         )
     return found
-
-
-def _over_width(config: Config, tokens: int) -> list[Part]:
-    """Where `fsdp` divides matrices: of every layer in both passes, of the head once for both. The head's gradient is
-    fp32, and is scattered when micro-batches are added up, as the compiler does. The input table stays where it is:
-    what was looked up in it is exchanged, and its gradients (`Layout.lookup`)."""
-    model, mesh, size = config.model, config.hardware.mesh, config.model.compute_dtype.size
-    share = (mesh.fsdp - 1) / mesh.fsdp
-    micro_batches = config.hardware.accumulation(config.train.global_batch)
-    head = model.d_model * model.padded_vocab / mesh.tensor
-    layers = (model.num_params - model.num_norm_params) / mesh.tensor - 2 * head
-    return [
-        Part("gather weights", sent=micro_batches * (2 * layers + head) * size * share),
-        Part("scatter gradients", sent=(micro_batches * layers * size + head * 4) * share),
-        Part("exchange lookup", sent=2 * tokens * model.d_model * size * share),
-    ]
 
 
 def _context(config: Config, tokens: int) -> Part:
