@@ -70,12 +70,13 @@ def _matrix_unit(config: Config) -> Iterator[Advice]:
     unit, model = config.hardware.chip.matrix_unit, config.model
     if unit is None:
         return
+    assert model.n_heads is not None and model.n_kv_heads is not None
+    width, kv_width = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
     wider: fit.Change = {"model.head_dim": unit}
-    if model.n_kv_heads != model.n_heads:  # as many keys and values in fewer heads as well
-        assert model.n_kv_heads is not None
-        wider |= {"model.n_heads": None, "model.n_kv_heads": model.n_kv_heads * model.head_dim // unit}
-    derived = {"model.n_heads": None, "model.n_kv_heads": None}
-    if model.head_dim < unit and model.d_model % unit == 0 and fit.changed(config, derived | wider):
+    heads = {"model.n_heads": width // unit, "model.n_kv_heads": kv_width // unit}
+    if (width, kv_width) != (model.d_model, model.d_model):  # else they follow from the width
+        wider |= heads
+    if model.head_dim < unit and width % unit == kv_width % unit == 0 and fit.changed(config, wider | heads):
         yield Advice(
             f"heads of {model.head_dim} fill {model.head_dim / unit:.0%} of the {unit} wide matrix unit in attention",
             f"{fit.typed(wider)}: as many parameters and FLOPs in fewer heads; sweep=head_dim measures the loss",
