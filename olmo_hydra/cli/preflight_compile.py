@@ -25,8 +25,8 @@ INDENT = " " * 16
 COVERS = (
     "The compiler's cycles are its own estimate of each operation by itself, times the trips of its loops. Pallas "
     "kernels have none: attention is added by the roofline model instead, which assumes that narrow heads take whole "
-    "matrix units. Collectives have none either: what they send is divided by the bandwidth of the links. Nothing of "
-    "this was measured on the hardware."
+    "matrix units. Collectives have none either: what they send is divided by the bandwidth of the links or, "
+    "between slices, of the network. Nothing of this was measured on the hardware."
 )
 
 
@@ -100,19 +100,20 @@ def answer(config: Config, devices: list[jax.Device]) -> dict[str, Any]:
 
 def _collectives(compiled: Compiled) -> list[dict[str, Any]]:
     """Collectives of a kind and part of the program together: how often an update runs them, and their bytes in all."""
-    groups: dict[tuple[str, str, int], list[Any]] = defaultdict(list)
+    groups: dict[tuple[str, str, int, bool], list[Any]] = defaultdict(list)
     for each in compiled.estimate.collectives:
-        groups[each.kind, each.part, each.devices].append(each)
+        groups[each.kind, each.part, each.devices, each.over_slices].append(each)
     return [
         {
             "kind": kind,
             "part": part,
             "devices": devices,
+            "over_slices": over_slices,
             "times": sum(one.times for one in alike),
             "bytes": sum(one.size * one.times for one in alike),
             "sent": sum(one.sent for one in alike),
         }
-        for (kind, part, devices), alike in groups.items()
+        for (kind, part, devices, over_slices), alike in groups.items()
     ]
 
 
@@ -120,11 +121,11 @@ def _update(config: Config, compiled: Compiled) -> dict[str, Any] | None:
     """How long an update takes by the estimate; None where the hardware file lacks a number that it takes."""
     rates, clock = roofline.rates(config.hardware), config.hardware.chip.clock_ghz
     attention = rates.seconds(next(part for part in roofline.parts(config) if part.name == "attention"))
-    if clock is None or attention is None or rates.flops is None or rates.links is None:
+    sending = _seconds_sending(compiled, rates)
+    if clock is None or attention is None or rates.flops is None or sending is None:
         return None
     cycles = sum(compiled.estimate.cycles.values()) / (clock * 1e9)
     kernels = attention[0] if compiled.estimate.kernels else 0.0  # attention by XLA is among the cycles
-    sending = sum(one.sent for one in compiled.estimate.collectives) / rates.links
     bound = roofline.Bound(cycles + kernels, sending)
     ideal = preflight.flops_per_device_and_update(config) / rates.flops
     return {
@@ -136,6 +137,17 @@ def _update(config: Config, compiled: Compiled) -> dict[str, Any] | None:
         "mfu_without_overlap": ideal / bound.in_turns,
         **preflight.cost(config, bound.overlapped),
     }
+
+
+def _seconds_sending(compiled: Compiled, rates: roofline.Rates) -> float | None:
+    """Of all collectives, one after the other, by the links of a slice or the network between slices."""
+    seconds = 0.0
+    for one in compiled.estimate.collectives:
+        rate = rates.network if one.over_slices else rates.links
+        if rate is None:
+            return None
+        seconds += one.sent / rate
+    return seconds
 
 
 def _search(overrides: Sequence[str], devices: list[jax.Device]) -> dict[str, Any] | None:
@@ -180,7 +192,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         *(f"  {part:<21} {cycles:>16,} cycles" for part, cycles in sorted(found["cycles"].items())),
         *(
             f"  {each['kind']:<21} {each['times']:>16,} times, {each['sent'] / 1e9:,.2f} GB sent among "
-            f"{each['devices']} devices: {each['part']}"
+            f"{each['devices']} {'slices' if each['over_slices'] else 'devices'}: {each['part']}"
             for each in found["collectives"]
         ),
         *_unestimated_lines(found),

@@ -136,10 +136,17 @@ class HardwareConfig:
         )
         require(
             self.slices == 1 or self.platform is not Platform.gpu,
-            f"are of TPUs; hardware={self.name} is {self.platform.value}",
+            f"only TPUs come in slices, and hardware={self.name} is of platform {self.platform.value}",
             key="hardware.slices",
             value=self.slices,
             instead="hardware.slices=1",
+        )
+        require(
+            self.processes % self.slices == 0 or self.slices % self.processes == 0,
+            f"cannot have whole parts of hardware.slices={self.slices}, nor slices whole processes",
+            key="hardware.processes",
+            value=self.processes,
+            instead=f"hardware.processes={self.slices}, or a multiple of it",
         )
         mesh.check(self.devices, self.processes, self.slices)
         lower = global_batch // shards * shards
@@ -159,7 +166,7 @@ class HardwareConfig:
         platform = KERNEL_PLATFORM.get(self.attention, self.platform)
         require(
             self.platform is platform,
-            f"runs on platform {platform.value} only; hardware={self.name} is {self.platform.value}",
+            f"runs on platform {platform.value} only, and hardware={self.name} is of platform {self.platform.value}",
             key="hardware.attention",
             value=self.attention,
             instead="hardware.attention=xla",
@@ -213,15 +220,17 @@ class HardwareConfig:
             )
         self.chips = said.get(first, (self.chip.per_host or 1) * self.slices)
         self.devices = self.devices or self.chips * self.chip.devices
-        require(
-            self.devices % self.slices == 0,
-            f"cannot have equal parts of hardware.devices={self.devices}",
-            key="hardware.slices",
-            value=self.slices,
-            instead=f"hardware.slices={math.gcd(self.devices, self.slices)}",
-        )
-        self.topology = self.topology or topology.usual(self.chips // self.slices, self.chip.torus)
-        self.processes = self.processes or -(-self.chips // (self.chip.per_host or self.chips))
+        for name, count in (("devices", self.devices), ("chips", self.chips)):
+            require(
+                count % self.slices == 0,
+                f"cannot have equal parts of hardware.{name}={count}",
+                key="hardware.slices",
+                value=self.slices,
+                instead=f"hardware.slices={math.gcd(count, self.slices)}, or a multiple of {self.slices} {name}",
+            )
+        of_slice = self.chips // self.slices
+        self.topology = self.topology or topology.usual(of_slice, self.chip.torus)
+        self.processes = self.processes or self.slices * -(-of_slice // (self.chip.per_host or of_slice))
 
     @property
     def batch_shards(self) -> int:

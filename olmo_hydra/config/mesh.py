@@ -68,7 +68,8 @@ class MeshConfig:
             setattr(self, free[0], devices // taken)
 
     def check(self, devices: int, processes: int, slices: int) -> None:
-        """Raises `RequestError` unless these devices make this mesh, and each process and slice has a whole part."""
+        """Raises `RequestError` unless these devices make this mesh, processes have whole instances of it, and slices
+        whole parts of `data`."""
         wanted = math.prod(self.sizes.values())
         require(
             wanted == devices,
@@ -78,15 +79,15 @@ class MeshConfig:
             instead=f"hardware.devices={wanted}, or -1 for one axis of hardware.mesh",
         )
         local = devices // processes
-        for name, size in (("tensor", self.tensor), ("context", self.context)):
+        for name, size, left in (("tensor", self.tensor, local), ("context", self.context, local // self.tensor)):
             require(
-                local % size == 0,
-                f"does not divide the {local} devices of a process, so that one would not hold whole instances",
+                left % size == 0,
+                f"tensor={self.tensor} x context={self.context} does not divide the {local} device{'s' * (local > 1)} "
+                "of a process, so that one would not hold whole instances",
                 key=f"hardware.mesh.{name}",
                 value=size,
-                instead=f"hardware.mesh.{name}={math.gcd(local, size)}",
+                instead=f"hardware.mesh.{name}={math.gcd(left, size)}",
             )
-            local //= size
         require(
             self.data % slices == 0,
             f"is no multiple of hardware.slices={slices}, and only data may be divided over slices",

@@ -5,7 +5,7 @@ from olmo_hydra.config.model import Attention
 from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.flops import causal_pairs
-from olmo_hydra.hardware.memory import others_keys_bytes, params_per_device
+from olmo_hydra.hardware.memory import others_keys_bytes, params_per_device, state_bytes_per_device, width_shards
 
 
 def activation_bytes_per_device(config: Config) -> dict[str, int]:
@@ -23,17 +23,22 @@ def activation_bytes_per_device(config: Config) -> dict[str, int]:
     vocabulary = model.padded_vocab // hardware.mesh.tensor
     sums = 2 if hardware.accumulation(config.train.global_batch) > 1 else 1
     layer_params = (model.num_params - model.num_norm_params - 2 * model.d_model * model.padded_vocab) / model.n_layers
-    gathered = 2 if hardware.mesh.fsdp > 1 else 1
+    gathered = 2 if width_shards(config) > 1 else 1
     of_others = max(others_keys_bytes(config, kind) for kind in model.window_pattern)
     return {
         "kept by layers": _kept(config, tokens),
-        "a layer at work": 2 * _of_layer(config, tokens),
+        "a layer at work": 2 * max(_of_layer(config, tokens, kind) for kind in model.window_pattern),
         **({"keys of others": of_others} if of_others else {}),
         "layer weights": int(gathered * layer_params / hardware.mesh.tensor * size),
         "head": model.d_model * vocabulary * (size + 4),
         "logits": chunk * vocabulary * (2 * 4 + size),
         "gradients": sums * 4 * params_per_device(config),
     }
+
+
+def needed_by_part(config: Config) -> dict[str, int]:
+    """The state and what lies beside it, of one device at the fullest moment."""
+    return {"parameters and moments": state_bytes_per_device(config), **activation_bytes_per_device(config)}
 
 
 def tokens_at_once(config: Config) -> int:
@@ -46,14 +51,16 @@ def _kept(config: Config, tokens: int) -> int:
     """Of all layers: their inputs, and what the policy names."""
     model, remat = config.model, config.hardware.remat
     if remat is Remat.none:
-        return model.n_layers * _of_layer(config, tokens)
+        of_a_period = sum(_of_layer(config, tokens, kind) for kind in model.window_pattern)
+        return model.n_layers // len(model.window_pattern) * of_a_period
     widths = _widths(config)
     kept = model.d_model + sum(widths[point] for point in remat.kept)
     return model.n_layers * tokens * kept * model.compute_dtype.size
 
 
-def _of_layer(config: Config, tokens: int) -> int:
-    """Everything that a layer's gradient may need: its points, what lies between them, and softmax weights if kept."""
+def _of_layer(config: Config, tokens: int, kind: Attention) -> int:
+    """Everything that the gradient of a layer of a kind may need: its points, what lies between them, and softmax
+    weights if kept."""
     model, hardware = config.model, config.hardware
     assert model.n_heads is not None
     widths = _widths(config)
@@ -62,9 +69,8 @@ def _of_layer(config: Config, tokens: int) -> int:
     between += widths[Point.gate]  # its product with `up`
     found = tokens * (model.d_model + sum(widths.values()) + between) * model.compute_dtype.size
     if hardware.attention is AttentionKernel.xla:
-        window = model.window if Attention.sliding in model.window_pattern else None
-        most = config.data.seq_len if Attention.full in model.window_pattern else window
-        pairs = causal_pairs(config.data.seq_len, most) * tokens // config.data.seq_len
+        window = model.window if kind is Attention.sliding else None
+        pairs = causal_pairs(config.data.seq_len, window) * tokens // config.data.seq_len
         found += 4 * pairs * model.n_heads // hardware.mesh.tensor
     return found
 

@@ -1,17 +1,17 @@
 """What the config of a run leaves unused of its hardware, and what to type instead. From the config alone."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from olmo_hydra.config.dtypes import DType
-from olmo_hydra.config.hardware import AttentionKernel, Platform
+from olmo_hydra.config.hardware import LANES, AttentionKernel, Platform
 from olmo_hydra.config.model import Attention
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware import fit
-from olmo_hydra.hardware.activations import activation_bytes_per_device
+from olmo_hydra.hardware.activations import needed_by_part
 from olmo_hydra.hardware.flops import causal_pairs
 from olmo_hydra.hardware.memory import params_per_device, state_bytes_per_device
-from olmo_hydra.hardware.roofline import computed_pairs
+from olmo_hydra.hardware.roofline import computed_pairs, splash_blocks, window_of
 
 UNSHARDED = 0.02  # of the parameters, the largest share that every device may hold whole without a word (MaxText's)
 IN_VAIN = 0.05  # of the pairs of attention, the largest share that blocks may compute in vain without a word
@@ -34,22 +34,19 @@ def advice(config: Config) -> list[Advice]:
 def _memory(config: Config) -> Iterator[Advice]:
     hbm, state = config.hardware.chip.of_device("hbm_gib"), state_bytes_per_device(config)
     fsdp = config.hardware.mesh.fsdp
-    if hbm is not None and state > hbm * 2**30:
-        yield Advice(
-            f"parameters and moments take {state / 2**30:.1f} GiB of the {hbm:g} GiB of a device",
-            f"more devices along fsdp: hardware.chips={2 * (config.hardware.chips or 1)}",
-            False,
-        )
-    activations = activation_bytes_per_device(config)
-    needed = state + sum(activations.values())
-    if hbm is not None and state <= hbm * 2**30 < needed:
-        largest = max(activations, key=lambda name: activations[name])
-        yield Advice(
-            f"about {needed / 2**30:.1f} GiB are needed of the {hbm:g} GiB of a device; most of it, "
-            f"{activations[largest] / 2**30:.1f} GiB, as {largest}",
-            fit.in_hbm(config)[0],
-            False,
-        )
+    parts = needed_by_part(config)
+    needed = sum(parts.values())
+    if hbm is not None and needed > hbm * 2**30:
+        largest = max(parts, key=lambda name: parts[name])
+        if state > hbm * 2**30:
+            finding = f"parameters and moments take {state / 2**30:.1f} GiB of the {hbm:g} GiB of a device"
+        else:
+            finding = (
+                f"about {needed / 2**30:.1f} GiB are needed of the {hbm:g} GiB of a device; the largest part, "
+                f"{parts[largest] / 2**30:.1f} GiB, is {largest}"
+            )
+        changes = fit.in_hbm(config) or ["more devices, and a train.global_batch that divides over them"]
+        yield Advice(finding, changes[0], False)
     if getattr(config.optim, "mu_dtype", None) is DType.float32 and hbm is not None and state > 0.1 * hbm * 2**30:
         saved = 2 * params_per_device(config) / 2**30
         yield Advice(
@@ -73,10 +70,16 @@ def _matrix_unit(config: Config) -> Iterator[Advice]:
     unit, model = config.hardware.chip.matrix_unit, config.model
     if unit is None:
         return
-    if model.head_dim < unit and model.d_model % unit == 0:
+    assert model.n_heads is not None and model.n_kv_heads is not None
+    width, kv_width = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
+    wider: fit.Change = {"model.head_dim": unit}
+    heads = {"model.n_heads": width // unit, "model.n_kv_heads": kv_width // unit}
+    if (width, kv_width) != (model.d_model, model.d_model):  # else they follow from the width
+        wider |= heads
+    if model.head_dim < unit and width % unit == kv_width % unit == 0 and fit.changed(config, wider | heads):
         yield Advice(
             f"heads of {model.head_dim} fill {model.head_dim / unit:.0%} of the {unit} wide matrix unit in attention",
-            f"model.head_dim={unit}: as many parameters and FLOPs in fewer heads; sweep=head_dim measures the loss",
+            f"{fit.typed(wider)}: as many parameters and FLOPs in fewer heads; sweep=head_dim measures the loss",
             True,
         )
     tensor = config.hardware.mesh.tensor
@@ -108,19 +111,29 @@ def _kernel(config: Config) -> Iterator[Advice]:
 
 
 def _blocks(config: Config) -> Iterator[Advice]:
-    model, hardware, seq_len = config.model, config.hardware, config.data.seq_len
+    model, hardware = config.model, config.hardware
     if hardware.attention is not AttentionKernel.splash:
         return
     for kind in dict.fromkeys(model.window_pattern):
-        window = model.window if kind is Attention.sliding else None
-        vain = 1 - causal_pairs(seq_len, window) / computed_pairs(hardware, seq_len, window)
-        if vain > IN_VAIN:
-            block = hardware.attention_block or "null"
+        (rows, block_q), (columns, block_kv) = splash_blocks(hardware, config.data.seq_len, window_of(model, kind))
+        below = range(min(block_q, block_kv) - LANES, 0, -LANES)
+        smaller = [size for size in below if rows % size == columns % size == 0]
+        vain = _in_vain(config, kind, hardware.attention_block)
+        if vain > IN_VAIN and smaller:
+            enough = (size for size in smaller if _in_vain(config, kind, size) <= IN_VAIN)
             yield Advice(
-                f"{vain:.0%} of the logits of a {kind.value} layer are masked, within blocks of {block} tokens",
-                "a smaller hardware.attention_block computes fewer of them, with more overhead a block",
+                f"{vain:.0%} of the logits of a {kind.value} layer are masked, within blocks of {block_q} queries and "
+                f"{block_kv} keys",
+                f"hardware.attention_block={next(enough, smaller[-1])} computes fewer, with more overhead a block",
                 False,
             )
+
+
+def _in_vain(config: Config, kind: Attention, block: int | None) -> float:
+    """Share of the logits of a layer that are computed and masked, in blocks of at most so many tokens."""
+    hardware, seq_len = replace(config.hardware, attention_block=block), config.data.seq_len
+    window = window_of(config.model, kind)
+    return 1 - causal_pairs(seq_len, window) / computed_pairs(hardware, seq_len, window)
 
 
 def _division(config: Config) -> Iterator[Advice]:

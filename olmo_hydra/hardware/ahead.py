@@ -10,9 +10,11 @@ from pathlib import Path
 
 import jax
 from jax.experimental import topologies
+from omegaconf import OmegaConf
 
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import HardwareConfig
+from olmo_hydra.config.paths import CONF
 from olmo_hydra.hardware import compiler, hlo
 from olmo_hydra.hardware.devices import in_slices
 
@@ -82,7 +84,7 @@ def devices(cfg: HardwareConfig) -> list[jax.Device]:
             f"libtpu compiles for TPUs only: conf/hardware/{cfg.name}.yaml names none (hardware.libtpu)",
             key="hardware",
             value=cfg.name,
-            instead="hardware=ironwood, v5p, v6e or v5e with --compile; or preflight without it",
+            instead=f"hardware={' or '.join(_with_libtpu())} with --compile; or preflight without it",
         )
     if importlib.util.find_spec("libtpu") is None:
         raise RequestError(
@@ -116,6 +118,12 @@ def devices(cfg: HardwareConfig) -> list[jax.Device]:
             instead="hardware.devices=null, with hardware.topology or hardware.chips of a whole slice",
         )
     return in_slices(found)
+
+
+def _with_libtpu() -> list[str]:
+    """Names of the hardware files that name a chip of libtpu."""
+    files = sorted((CONF / "hardware").glob("*.yaml"))
+    return [file.stem for file in files if OmegaConf.select(OmegaConf.load(file), "libtpu")]
 
 
 def available(device: jax.Device) -> int:

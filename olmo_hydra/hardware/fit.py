@@ -1,19 +1,30 @@
 """What to change of a run that does not fit: the smallest change, the least recomputation first."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any
 
+from olmo_hydra.config import rules
+from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.hardware import AttentionKernel
 from olmo_hydra.config.remat import Remat
 from olmo_hydra.config.root import Config
+from olmo_hydra.hardware.activations import needed_by_part, tokens_at_once
 
 VMEM_LIMIT = "xla_tpu_scoped_vmem_limit_kib"
+LOSS_CHUNK = 1024  # tokens: logits of fewer take little beside the head's own weight and gradient
+
+Change = dict[str, Any]  # values by full key
 
 
 def smallest_change(config: Config, fits: Callable[[Remat, int], bool]) -> tuple[Remat, int] | None:
     """The rematerialisation and the micro-batch, nearest to those of the config, with which the run fits.
 
     The first policy from the config's on, in the order of `Remat`, with which any micro-batch fits, and the largest one
-    that does. Smaller micro-batches never need more memory, so that it is found by halving.
+    that does. A device's whole share at once is asked by itself, whatever the config says: it needs no sum of gradients
+    beside those of a micro-batch. Of micro-batches that are added up smaller ones never need more memory, so that the
+    largest is found by halving.
 
     Args:
       config: Of the run.
@@ -22,40 +33,89 @@ def smallest_change(config: Config, fits: Callable[[Remat, int], bool]) -> tuple
     Returns:
       None: nothing fits.
     """
-    sizes = micro_batches(config)
+    share, added_up = micro_batches(config)
     for remat in list(Remat)[list(Remat).index(config.hardware.remat) :]:
-        low, high = -1, len(sizes) - 1  # sizes[low] fits
+        if fits(remat, share):
+            return remat, share
+        low, high = -1, len(added_up) - 1  # added_up[low] fits
         asked = 0  # the smallest one first: with many policies nothing fits
         while low < high:
-            if fits(remat, sizes[asked]):
+            if fits(remat, added_up[asked]):
                 low = asked
             else:
                 high = asked - 1
             asked = (low + high + 1) // 2
         if low >= 0:
-            return remat, sizes[low]
+            return remat, added_up[low]
     return None
 
 
-def micro_batches(config: Config) -> list[int]:
-    """Instances that a device can compute at once, from 1 up to as many as the config says, dividing its share."""
-    hardware = config.hardware
-    share, most = (
-        config.train.global_batch // hardware.batch_shards,
-        hardware.instances_at_once(config.train.global_batch),
-    )
-    return [size for size in range(1, most + 1) if share % size == 0]
+def micro_batches(config: Config) -> tuple[int, list[int]]:
+    """Instances of a device's share of the batch; and of micro-batches that divide it and are added up, from 1 up to as
+    many as the config says."""
+    hardware, batch = config.hardware, config.train.global_batch
+    share, most = batch // hardware.batch_shards, hardware.instances_at_once(batch)
+    return share, [size for size in range(1, min(most, share - 1) + 1) if share % size == 0]
 
 
 def in_hbm(config: Config) -> list[str]:
-    """What to type for a smaller need of a device's memory, the cheapest first."""
-    hardware, sizes = config.hardware, micro_batches(config)
-    policies = list(Remat)[list(Remat).index(hardware.remat) + 1 :]
-    found = [f"hardware.micro_batch={sizes[-2]}"] if len(sizes) > 1 else []
-    found += [f"hardware.remat={policy.value}" for policy in policies[:1]]
-    if hardware.mesh.data > 1:
-        found.append(f"hardware.mesh.data=1 hardware.mesh.fsdp={hardware.mesh.data * hardware.mesh.fsdp}")
-    return [*found, f"hardware.chips={2 * (hardware.chips or 1)} hardware.topology=null hardware.mesh.fsdp=-1"]
+    """What to type for a smaller need of a device's memory, by our own arithmetic.
+
+    Of each kind of change one that the rules take and that lowers the need. Those with which the run fits come first,
+    then those that lower the largest part of what it needs, and among equals the cheapest.
+    """
+    before, room = needed_by_part(config), (config.hardware.chip.of_device("hbm_gib") or 0) * 2**30
+    largest = max(before, key=lambda part: before[part])
+    found = []
+    for kind in _changes(config):
+        lower = []
+        for change in kind:
+            after = changed(config, change)
+            needed = {} if after is None else needed_by_part(after)
+            if needed and sum(needed.values()) < sum(before.values()):
+                rank = 0 if sum(needed.values()) <= room else 1 if needed[largest] < before[largest] else 2
+                lower.append((rank, typed(change)))
+        found += sorted(lower, key=lambda one: one[0])[:1]
+    return [text for _, text in sorted(found, key=lambda one: one[0])]
+
+
+def _changes(config: Config) -> Iterator[list[Change]]:
+    """What may lower the need of memory, kind by kind, the cheapest first; of each kind the smallest first."""
+    hardware, mesh = config.hardware, config.hardware.mesh
+    if min(hardware.loss_chunk or tokens_at_once(config), tokens_at_once(config)) > LOSS_CHUNK:
+        yield [{"hardware.loss_chunk": LOSS_CHUNK}]
+    share, added_up = micro_batches(config)
+    now = hardware.instances_at_once(config.train.global_batch)
+    smaller = [size for size in reversed(added_up) if size < now]
+    yield [{"hardware.micro_batch": size} for size in (*smaller, share)]
+    yield [{"hardware.remat": policy} for policy in list(Remat)[list(Remat).index(hardware.remat) + 1 :]]
+    slices = hardware.slices
+    yield [{"hardware.mesh.data": slices, "hardware.mesh.fsdp": mesh.data // slices * mesh.fsdp}]
+    assert hardware.chips is not None and hardware.devices is not None
+    chips = 2 * hardware.chips
+    more = chips * hardware.chip.devices // hardware.devices
+    derived = dict.fromkeys(("hardware.devices", "hardware.topology", "hardware.processes"))
+    yield [
+        {"hardware.chips": chips, **derived, f"hardware.mesh.{axis}": getattr(mesh, axis) * more}
+        for axis in ("fsdp", "context", "tensor")
+    ]
+
+
+def changed(config: Config, change: Change) -> Config | None:
+    """The config with other values; None: the rules refuse them."""
+    new = copy.deepcopy(config)
+    for key, value in change.items():
+        *groups, name = key.split(".")
+        setattr(reduce(getattr, groups, new), name, value)
+    try:
+        return rules.apply(new)
+    except RequestError:
+        return None
+
+
+def typed(change: Change) -> str:
+    """As overrides of the command line."""
+    return " ".join(f"{key}={show(value)}" for key, value in change.items())
 
 
 def in_vmem(config: Config, needed: int) -> list[str]:

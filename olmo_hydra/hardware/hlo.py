@@ -14,6 +14,8 @@ COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragg
 COMPUTES = ("fusion", "convolution", "dot", "sort", "scatter", "gather", "reduce", "reduce-window", "custom-call")
 HOUSEKEEPING = ("AllocateBuffer", "AssumeGatherIndicesInBound")  # custom calls that do nothing at run time
 PALLAS = "tpu_custom_call"
+MEGASCALE = "_xla_megascale_"  # the runtime that joins slices: what a device sends to its host for it
+SUM_OVER_SLICES = re.compile(r'_xla_megascale_target="\{([\d,]+)\}.*_xla_megascale_transfer_type="ALL_REDUCE"')
 NO_ESTIMATE = 2**63 - 1
 HEADER = re.compile(r"(ENTRY )?%([\w.\-]+) \(")
 BETWEEN = re.compile(r"\n(?=  (?:ROOT )?%|%|ENTRY |\}\n)")  # instructions; strings in one may have lines of their own
@@ -105,9 +107,10 @@ class Collective:
     Attributes:
       kind: `all-gather`, ...
       part: Of the program.
-      devices: That take part in it together.
+      devices: That take part in it together; of a sum over slices one of each.
       size: Bytes of the whole array that is gathered, summed, scattered or exchanged, at one time.
       times: How often.
+      over_slices: Whether they lie in different slices: bytes go by the data center's network, not by links.
     """
 
     kind: str
@@ -115,6 +118,7 @@ class Collective:
     devices: int
     size: int
     times: int
+    over_slices: bool = False
 
     @property
     def sent(self) -> float:
@@ -244,6 +248,12 @@ def estimate(module: Module) -> Estimate:
         if kind in COLLECTIVES:
             devices = _group(one.rest) or module.devices
             found.collectives.append(Collective(kind, part, devices, _moved(kind, here), times))
+        elif one.opcode == "send" and MEGASCALE in one.rest:
+            if summed := SUM_OVER_SLICES.search(one.rest):
+                slices = summed[1].count(",") + 1
+                found.collectives.append(Collective("all-reduce", part, slices, sizes(one.type)[0], times, True))
+            else:
+                found.unestimated.append(Unestimated(_stem(one.name), part, times))
         elif one.opcode == "while":
             found.loops.append(Loop(here.scope, times, trips(module, one, here.computation)))
         elif PALLAS in one.rest:

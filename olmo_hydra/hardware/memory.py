@@ -16,9 +16,15 @@ def state_bytes_per_device(config: Config) -> int:
 
 def params_per_device(config: Config) -> int:
     """Parameters that one device holds: its part of the matrices, and all norms."""
-    model, mesh = config.model, config.hardware.mesh
-    shards = mesh.tensor * (mesh.fsdp if model.d_model % mesh.fsdp == 0 else 1)
+    model = config.model
+    shards = config.hardware.mesh.tensor * width_shards(config)
     return (model.num_params - model.num_norm_params) // shards + model.num_norm_params
+
+
+def width_shards(config: Config) -> int:
+    """Parts into which `fsdp` divides the width of every matrix: 1 where it does not divide, and they lie whole."""
+    fsdp = config.hardware.mesh.fsdp
+    return fsdp if config.model.d_model % fsdp == 0 else 1
 
 
 def others_keys(config: Config, kind: Attention) -> int:

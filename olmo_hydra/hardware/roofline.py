@@ -15,7 +15,7 @@ from olmo_hydra.config.model import Attention, ModelConfig
 from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.flops import Matmul, causal_pairs, matmuls, recomputed
-from olmo_hydra.hardware.memory import others_keys, params_per_device
+from olmo_hydra.hardware.memory import others_keys, params_per_device, width_shards
 
 # FLOPs of the backward pass of attention as a multiple of the forward pass's: `xla` keeps the probabilities, the others
 # compute them again, splash twice (its kernels of dq and of dk and dv are two).
@@ -129,7 +129,7 @@ def _attention(config: Config, tokens: int) -> Part:
     model, hardware, seq_len = config.model, config.hardware, config.data.seq_len
     assert model.n_heads is not None and model.n_kv_heads is not None
     heads, kv_heads = model.n_heads / hardware.mesh.tensor, model.n_kv_heads / hardware.mesh.tensor
-    pairs = sum(computed_pairs(hardware, seq_len, _window(model, kind)) for kind in model.window_pattern)
+    pairs = sum(computed_pairs(hardware, seq_len, window_of(model, kind)) for kind in model.window_pattern)
     layers_of_a_kind = model.n_layers / len(model.window_pattern)
     forward = 4 * heads * model.head_dim * pairs * layers_of_a_kind * tokens / seq_len
     again = _attention_again(hardware)
@@ -153,7 +153,8 @@ def _attention_again(hardware: HardwareConfig) -> float:
     return {AttentionKernel.splash: 0.0, AttentionKernel.xla: 0.5, AttentionKernel.cudnn: 1.0}[hardware.attention]
 
 
-def _window(model: ModelConfig, kind: Attention) -> int | None:
+def window_of(model: ModelConfig, kind: Attention) -> int | None:
+    """Of the layers of a kind; None: they see all keys before them."""
     return model.window if kind is Attention.sliding else None
 
 
@@ -165,11 +166,9 @@ def computed_pairs(hardware: HardwareConfig, seq_len: int, window: int | None) -
     """
     if hardware.attention is not AttentionKernel.splash:
         return causal_pairs(seq_len, window)
-    context, before = hardware.mesh.context, halo(seq_len, window)
-    queries, shards = seq_len // context, 1 if before is not None else context
-    keys = seq_len if shards == context else queries + (before or 0)
-    most = hardware.attention_block
-    (rows, block_q), (columns, block_kv) = splash_query_block(queries, shards, most), splash_block(keys, most)
+    context = hardware.mesh.context
+    queries, keys, shards = _shard(hardware, seq_len, window)
+    (rows, block_q), (columns, block_kv) = splash_blocks(hardware, seq_len, window)
 
     def touched(shard: int) -> int:
         """Blocks with a pair that is seen; where a block lies in two parts, those between them count as well."""
@@ -180,6 +179,24 @@ def computed_pairs(hardware: HardwareConfig, seq_len: int, window: int | None) -
         return sum(last - block_kv < high and low - last < (window or keys) for low, high in ends for last in last_keys)
 
     return context * max(touched(shard) for shard in range(shards)) * block_q * block_kv
+
+
+def splash_blocks(
+    hardware: HardwareConfig, seq_len: int, window: int | None
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of the queries of a device and of the keys that it has: the length to which splash pads them, and its block."""
+    queries, keys, shards = _shard(hardware, seq_len, window)
+    most = hardware.attention_block
+    return splash_query_block(queries, shards, most), splash_block(keys, most)
+
+
+def _shard(hardware: HardwareConfig, seq_len: int, window: int | None) -> tuple[int, int, int]:
+    """Queries of a device along `context`, keys that it has for them, and the shards whose parts the queries are."""
+    context, before = hardware.mesh.context, halo(seq_len, window)
+    queries = seq_len // context
+    if before is None or context == 1:
+        return queries, seq_len, context
+    return queries, queries + before, 1
 
 
 def _elementwise(model: ModelConfig, hardware: HardwareConfig, tokens: int) -> Part:
@@ -204,18 +221,26 @@ def _optimizer(config: Config) -> Part:
 
 
 def _collectives(config: Config, tokens: int) -> list[Part]:
-    """What a device sends by ring algorithms: n - 1 parts of n to gather or to scatter, twice that to sum."""
+    """What a device sends by ring algorithms: n - 1 parts of n to gather or to scatter, twice that to sum.
+
+    Gradients of layers are sent in the compute dtype, of every micro-batch before they are added up in fp32; those of
+    the head and the table in fp32, and at best as a sum. The compiler does so (tests/end_to_end/test_compile.py).
+    """
     model, mesh, size = config.model, config.hardware.mesh, config.model.compute_dtype.size
+    shards, slices = width_shards(config), config.hardware.slices
     micro_batches = config.hardware.accumulation(config.train.global_batch)
-    matrices = (model.num_params - model.num_norm_params) / mesh.tensor
+    head = table = model.d_model * model.padded_vocab / mesh.tensor
+    layers = (model.num_params - model.num_norm_params) / mesh.tensor - head - table
     found = []
-    if mesh.fsdp > 1:
-        share = (mesh.fsdp - 1) / mesh.fsdp
-        gathered = 2 * micro_batches * matrices * size * share  # for the forward and for the backward pass
-        found.append(Part("gather weights", sent=gathered))
-        found.append(Part("scatter gradients", sent=micro_batches * matrices * size * share))
-    slices = config.hardware.slices
-    summed, copies = matrices / mesh.fsdp * 4, mesh.data * mesh.context // slices  # within a slice
+    if shards > 1:  # the table stays where it is: what was looked up is exchanged, and its gradients (`Layout.lookup`)
+        share = (shards - 1) / shards
+        found += [
+            Part("gather weights", sent=micro_batches * (2 * layers + head) * size * share),  # of layers in both passes
+            Part("scatter gradients", sent=(micro_batches * layers * size + head * 4) * share),
+            Part("exchange lookup", sent=2 * tokens * model.d_model * size * share),
+        ]
+    summed = (micro_batches * layers * size + (head + table) * 4) / shards
+    copies = mesh.data * mesh.fsdp // shards * mesh.context // slices  # within a slice
     if copies > 1:
         found.append(Part("sum gradients", sent=2 * summed * (copies - 1) / copies))
     if slices > 1:  # of which every copy within a slice sends its part
@@ -239,9 +264,9 @@ def _context(config: Config, tokens: int) -> Part:
     instances = tokens * hardware.mesh.context // config.data.seq_len
     layers = model.n_layers / len(model.window_pattern)
     taken = sum(others_keys(config, kind) for kind in model.window_pattern) * layers * instances
-    balanced = sum(halo(config.data.seq_len, _window(model, kind)) is None for kind in model.window_pattern) * layers
+    balanced = sum(halo(config.data.seq_len, window_of(model, kind)) is None for kind in model.window_pattern) * layers
     numbers = 2 * taken * model.n_kv_heads + balanced * tokens * model.n_heads
-    passes = 3 if hardware.remat is Remat.full else 2
+    passes = 2 if hardware.remat is Remat.none else 3  # no policy keeps what was exchanged
     sent = passes * numbers * model.head_dim / hardware.mesh.tensor * model.compute_dtype.size
     return Part("exchange context", sent=sent)
 

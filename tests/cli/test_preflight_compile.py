@@ -84,7 +84,7 @@ def test_a_change_that_fits(compiler, capsys) -> None:
     compiler.answers = [TOO_MUCH, FITS]
     assert main([*TYPED, "hardware.remat=none", "hardware.micro_batch=1", "--fit", "--json"]) == 1
     fit = json.loads(capsys.readouterr().out)["compiled"]["fit"]
-    assert (fit["instead"], fit["tried"]) == ("hardware.remat=none hardware.micro_batch=1", 1)
+    assert (fit["instead"], fit["tried"]) == ("hardware.remat=none hardware.micro_batch=16", 1)  # a whole share first
 
 
 def test_fit_says_that_it_searches_no_other_memory(compiler, capsys) -> None:

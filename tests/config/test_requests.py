@@ -96,11 +96,15 @@ WRONG = [
     ),
     (
         "hardware=cpu_sim hardware.mesh.tensor=2 hardware.processes=8",
-        ["hardware.mesh.tensor=2", "1 devices of a process", "hardware.mesh.tensor=1"],
+        ["hardware.mesh.tensor=2", "the 1 device of a process", "hardware.mesh.tensor=1"],
     ),
     (
         "hardware=cpu_sim hardware.mesh.context=4 hardware.processes=4",
         ["hardware.mesh.context=4", "2 devices of a process", "hardware.mesh.context=2"],
+    ),
+    (
+        "hardware=cpu_sim hardware.mesh.tensor=2 hardware.mesh.context=4 hardware.processes=2",
+        ["hardware.mesh.context=4", "tensor=2 x context=4 does not divide the 4 devices", "hardware.mesh.context=2"],
     ),
     (
         "hardware=cpu_sim hardware.mesh.context=8 data.seq_len=250",
@@ -111,7 +115,15 @@ WRONG = [
         ["hardware.mesh.data=2", "no multiple of hardware.slices=4", "hardware.mesh.data=4 hardware.mesh.fsdp=-1"],
     ),
     ("hardware=cpu_sim hardware.slices=3", ["hardware.slices=3", "hardware.devices=8", "hardware.slices=1"]),
-    ("hardware=h100 hardware.slices=2", ["hardware.slices=2", "of TPUs", "hardware.slices=1"]),
+    ("hardware=h100 hardware.slices=2", ["hardware.slices=2: only TPUs", "of platform gpu", "hardware.slices=1"]),
+    (
+        "hardware=ironwood hardware.slices=2 hardware.chips=3 hardware.mesh.data=2 train.global_batch=6",
+        ["hardware.slices=2", "equal parts of hardware.chips=3", "hardware.slices=1, or a multiple of 2 chips"],
+    ),
+    (
+        "hardware=tpu hardware.slices=2 hardware.devices=6 hardware.processes=3 train.global_batch=6",
+        ["hardware.processes=3", "whole parts of hardware.slices=2", "hardware.processes=2"],
+    ),
     ("data.seq_len=4096", ["data.seq_len=4096", "model.max_seq_len=1024"]),
     ("data.seq_len=1", ["data.seq_len=1", "at least 2"]),
     ("data.heldout_fraction=0", ["data.heldout_fraction=0"]),

@@ -29,6 +29,10 @@ SEVEN_B = ("model=olmo3_7b", "train.global_batch=1024")
         ("b300", "hardware.devices=1", None, 1, 1, 1),
         ("gpu", "", None, 1, 1, 1),
         ("tpu", "hardware.chips=8", "2x2x2", 8, 8, 1),
+        # hosts are of one slice: three chips of four
+        ("v5p", "hardware.slices=2 hardware.chips=6 hardware.mesh.data=2 train.global_batch=6", None, 6, 6, 2),
+        ("v5p", "hardware.slices=4 hardware.topology=2x2x2 hardware.mesh.data=4", "2x2x2", 32, 32, 8),
+        ("tpu", "hardware.slices=2 hardware.chips=2 hardware.mesh.data=2", "1x1x1", 2, 2, 2),
     ],
 )
 def test_one_number_gives_the_others(hardware, typed, topology, chips, devices, hosts) -> None:

@@ -63,6 +63,35 @@ def test_two_layers_on_one_chip() -> None:
     assert 0 < update["mfu_without_overlap"] < update["mfu"] < found["bound"]["mfu"]
 
 
+def test_two_slices_and_what_the_roofline_says_that_they_send() -> None:
+    """Two copies on four devices each, a micro-batch of two instances a device: what the compiler sends, by kind."""
+    mesh = ("hardware=v5p", "hardware.chips=8", "hardware.slices=2", "hardware.mesh.data=2", "hardware.micro_batch=2")
+    typed = (*SMALL, *mesh, "train.global_batch=16", "model.compute_dtype=bfloat16")
+    found = json.loads(preflight(*typed, "--json").stdout)
+    collectives, update = found["compiled"]["collectives"], found["compiled"]["update"]
+    bound = {part["name"]: part for part in found["bound"]["parts"]}
+
+    def sent(kind: str, part: str, over_slices: bool = False) -> float:
+        wanted = (kind, part, over_slices)
+        return sum(one["sent"] for one in collectives if (one["kind"], one["part"], one["over_slices"]) == wanted)
+
+    layers, head = 2 * (4 * 128 * 128 + 3 * 128 * 384), 128 * 264
+    assert sent("all-gather", "blocks, forward") == layers * 2 * 3 / 4 <= sent("all-gather", "blocks, backward")
+    assert bound["gather weights"]["sent"] == (2 * layers + head) * 2 * 3 / 4
+    assert sum(one["sent"] for one in collectives if one["kind"] == "all-to-all") == bound["exchange lookup"]["sent"]
+    assert sum(one["sent"] for one in collectives if one["kind"] == "reduce-scatter") == head * 4 * 3 / 4
+    norms = 2 * 2 * 4 * 128 * 4  # whole on every device
+    assert 0 <= sent("all-reduce", "blocks, backward", over_slices=True) - layers / 4 * 2 <= norms
+    assert bound["sum over slices"]["crossing"] == layers / 4 * 2 + 2 * head / 4 * 4
+
+    over = [one for one in collectives if one["over_slices"]]
+    crossing, within = (
+        sum(one["sent"] for one in alike) for alike in (over, [o for o in collectives if o not in over])
+    )
+    assert {one["devices"] for one in over} == {2} and crossing >= bound["sum over slices"]["crossing"]
+    assert update["seconds_sending"] == pytest.approx(within / 600e9 + crossing / 6.25e9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hardware", ["v5p", "v6e", "v5e"])
 def test_the_other_tpus_for_people(hardware: str) -> None:

@@ -51,3 +51,14 @@ def test_softmax_weights_of_xla_are_counted() -> None:
         for kernel in ("splash", "xla")
     )
     assert xla - splash == 2 * 4 * 32 * TOKENS * (TOKENS + 1) // 2
+
+
+def test_a_sliding_layer_keeps_the_softmax_weights_of_its_window_alone() -> None:
+    """Without recomputation, on 8 GPUs: 24 layers see 4096 keys, after as many positions that see fewer; 8 see all."""
+    on = ("hardware=h200", "hardware.remat=none")
+    kept = [
+        activation_bytes_per_device(compose([*SEVEN_B, *on, f"hardware.attention={kernel}"]))["kept by layers"]
+        for kernel in ("cudnn", "xla")
+    ]
+    sliding, full = 4096 * 4097 // 2 + 4096 * 4096, 8192 * 8193 // 2
+    assert kept[1] - kept[0] == 4 * 32 * (24 * sliding + 8 * full)

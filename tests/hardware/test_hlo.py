@@ -81,6 +81,22 @@ def test_bytes_of_collectives() -> None:
     assert (found["collective-permute"].size, found["collective-permute"].sent) == (512, 512)
 
 
+def test_what_goes_to_other_slices() -> None:
+    """Four devices of each of three slices, as libtpu 0.0.52 writes it; another kind of transfer is only told."""
+    send = """%send.1 = (f32[12,8,128]{2,1,0:T(8,128)}, u32[]{:S(2)}, token[]) send(%permute, %p), channel_id=12, \
+is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",\
+_xla_megascale_reduce_operation="SUM",_xla_megascale_target="{1,2,3}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}
+  ROOT %all-reduce.1"""
+    estimate = hlo.estimate(hlo.parse(PROGRAM.replace("ROOT %all-reduce.1", send)))
+    (crossing,) = (each for each in estimate.collectives if each.over_slices)
+    size = 12 * 8 * 128 * 4
+    assert crossing == hlo.Collective("all-reduce", "update", 3, size, 1, over_slices=True)
+    assert crossing.sent == 2 * size * 2 / 3
+    other = hlo.estimate(hlo.parse(PROGRAM.replace("ROOT %all-reduce.1", send.replace("ALL_REDUCE", "ONE_TO_ONE"))))
+    assert hlo.Unestimated("send", "update", 1) in other.unestimated
+    assert not any(each.over_slices for each in other.collectives)
+
+
 @pytest.mark.parametrize(
     ("written", "devices"),
     [

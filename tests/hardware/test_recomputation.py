@@ -12,9 +12,12 @@ from olmo_hydra.config.compose import compose
 from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import BlockNorm
 from olmo_hydra.config.remat import Point, Remat
+from olmo_hydra.hardware import roofline
 from olmo_hydra.hardware.flops import matmuls, recomputed
+from olmo_hydra.hardware.sharding import make_mesh
 from olmo_hydra.model import decoder
 from olmo_hydra.model.kernels import xla
+from olmo_hydra.model.kernels.divided import Divided
 from olmo_hydra.model.kernels.splash import Splash
 
 # Products with weights outweigh all else.
@@ -64,7 +67,31 @@ def test_products_computed_again_are_those_of_the_compiled_program(block_norm: B
 )
 def test_splash_runs_forward_again_unless_its_context_is_kept(remat: Remat, passes: int) -> None:
     """Its kernels: forward, of dq, and of dk and dv; and the first once more."""
-    function, params, _ = gradient(BlockNorm.reordered, remat, Splash(interpret=True))
+    assert needed(remat, Splash(interpret=True)).count("pallas_call[") == passes
+
+
+def needed(remat: Remat, attend) -> str:
+    """The program of the gradient without what nothing needs, as the compiler will see it."""
+    function, params, _ = gradient(BlockNorm.reordered, remat, attend)
     jaxpr = jax.make_jaxpr(function)(params).jaxpr
-    needed, _ = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)  # as the compiler will
-    assert str(needed).count("pallas_call[") == passes
+    return str(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0])
+
+
+@pytest.mark.parametrize("remat", Remat)
+def test_every_policy_but_none_exchanges_along_context_once_more(remat: Remat) -> None:
+    """Of a full layer: keys and values gathered and their gradients scattered; half of queries and results permuted."""
+    typed = [
+        *SHAPE,
+        "hardware=cpu_sim",
+        "hardware.devices=2",
+        "hardware.mesh.context=2",
+        f"hardware.remat={remat.value}",
+    ]
+    config = compose([*typed, f"data.seq_len={TOKENS}", "train.global_batch=1", "hardware.layer_loop=unrolled"])
+    text = needed(remat, Divided(xla.attention, make_mesh(config.hardware, jax.devices()[:2])))
+    gathered, scattered, permuted = (text.count(f"{name}[") for name in ("all_gather", "reduce_scatter", "ppermute"))
+    each = TOKENS // 2 * 256 * config.model.compute_dtype.size  # keys, values, queries or results of a device
+    sent = (gathered + scattered) * each + permuted * each // 2
+    (exchange,) = (part for part in roofline.parts(config) if part.name == "exchange context")
+    assert exchange.sent == sent
+    assert (gathered, permuted) == ((2, 4) if remat is Remat.none else (4, 6))

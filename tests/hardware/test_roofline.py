@@ -14,6 +14,8 @@ from olmo_hydra.model.kernels.splash import make_kernel
 
 LAUNCHED = ("model=olmo3_7b", "hardware=ironwood", "data.seq_len=8192", "train.global_batch=512")
 
+LAYERS, HEAD = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 4096 * 100352  # weights of 7B; the table has as many as the head
+
 
 def by_name(*overrides: str) -> dict[str, Part]:
     return {part.name: part for part in parts(compose(overrides))}
@@ -71,9 +73,8 @@ def test_what_context_and_slices_send_by_hand() -> None:
     keys_and_values = 2 * 32 * 128 * 2
     assert others_keys_bytes(config, Attention.sliding) == 255 * keys_and_values
     assert others_keys_bytes(config, Attention.full) == 512 * keys_and_values
-    matrices = config.model.num_params - config.model.num_norm_params
-    assert found["sum gradients"].sent == matrices / 2 * 4  # over context, within a slice
-    assert found["sum over slices"].crossing == matrices / 2 * 4 / 2  # by both along context together
+    assert found["sum gradients"].sent == (LAYERS * 2 + 2 * HEAD * 4) / 2  # over context, within a slice
+    assert found["sum over slices"].crossing == (LAYERS * 2 + 2 * HEAD * 4) / 2 / 2  # by both along context together
     assert (
         by_name(*shape, "hardware.devices=8", "hardware.mesh.data=2", "hardware.mesh.context=2")["mlp"] == found["mlp"]
     )
@@ -81,18 +82,27 @@ def test_what_context_and_slices_send_by_hand() -> None:
 
 
 def test_what_is_sent_by_hand() -> None:
-    """Over 4: three quarters of 2 bytes a weight, gathered twice and scattered once, in each of 2 micro-batches."""
+    """Over 4, three quarters: of layers 2 bytes a weight, gathered twice and scattered once in each of 2 micro-batches;
+    the head gathered once in each, its gradient scattered once, in 4 bytes; of the table only what is looked up."""
     shape = ("model=olmo3_7b", "hardware=v5p", "data.seq_len=1024", "hardware.micro_batch=1", "train.global_batch=8")
-    config = compose([*shape, "hardware.devices=8", "hardware.mesh.fsdp=4", "hardware.mesh.tensor=2"])
-    matrices = config.model.num_params - config.model.num_norm_params
-    found = {part.name: part for part in parts(config)}
-    assert found["gather weights"].sent == 2 * 2 * (matrices / 2 * 2) * 3 / 4
-    assert found["scatter gradients"].sent == 2 * (matrices / 2 * 2) * 3 / 4
+    found = by_name(*shape, "hardware.devices=8", "hardware.mesh.fsdp=4", "hardware.mesh.tensor=2")
+    assert found["gather weights"].sent == 2 * (2 * LAYERS / 2 + HEAD / 2) * 2 * 3 / 4
+    assert found["scatter gradients"].sent == (2 * LAYERS / 2 * 2 + HEAD / 2 * 4) * 3 / 4
+    assert found["exchange lookup"].sent == 2 * (2 * 1024 * 4096) * 2 * 3 / 4  # of two instances, to and fro
     # Six sums a layer with recomputation, each [2 x 1024, 4096] in two bytes, half of it twice.
     assert found["sum activations"].sent == 6 * 32 * (2 * 1024 * 4096 * 2)
     assert "sum gradients" not in found
-    data = by_name(*shape, "hardware.devices=8", "hardware.mesh.data=2", "hardware.mesh.fsdp=4")
-    assert data["sum gradients"].sent == matrices / 4 * 4
+    data = by_name(
+        *shape, "train.global_batch=16", "hardware.devices=8", "hardware.mesh.data=2", "hardware.mesh.fsdp=4"
+    )
+    assert data["sum gradients"].sent == (2 * LAYERS * 2 + 2 * HEAD * 4) / 4  # in each of two micro-batches
+
+
+def test_a_width_that_does_not_divide_is_summed_and_never_gathered() -> None:
+    """4096 over 3: every device has all weights, and sends two thirds of their gradients twice."""
+    found = by_name("model=olmo3_7b", "hardware=v5p", "hardware.chips=3", "train.global_batch=3", "data.seq_len=1024")
+    assert not {"gather weights", "scatter gradients", "exchange lookup"} & set(found)
+    assert found["sum gradients"].sent == pytest.approx(2 * (LAYERS * 2 + 2 * HEAD * 4) * 2 / 3)
 
 
 def test_heads_that_fill_half_of_the_matrix_unit() -> None:
