@@ -16,7 +16,7 @@ from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.config.root import Config
 from olmo_hydra.hardware import roofline
-from olmo_hydra.hardware.activations import activation_bytes_per_device
+from olmo_hydra.hardware.activations import activation_bytes_per_device, host_bytes_per_device
 from olmo_hydra.hardware.advice import advice
 from olmo_hydra.hardware.flops import train_flops_per_token
 from olmo_hydra.hardware.memory import others_keys_bytes, state_bytes_per_device
@@ -106,6 +106,7 @@ def facts(config: Config) -> dict[str, Any]:
             kind.value: others_keys_bytes(config, kind) for kind in model.window_pattern
         },
         "activation_bytes_per_device": activation_bytes_per_device(config),
+        "host_bytes_per_device": host_bytes_per_device(config),
         "hbm_bytes_per_device": None if hbm is None else int(hbm * 2**30),
         "bound": _bound(config, ideal),
         "at_40_percent_mfu": None if ideal is None else cost(config, ideal / MFU),
@@ -185,11 +186,12 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 def _memory_lines(found: dict[str, Any]) -> list[str]:
     parts = {"parameters and moments": found["state_bytes_per_device"], **found["activation_bytes_per_device"]}
-    hbm = found["hbm_bytes_per_device"]
+    hbm, on_host = found["hbm_bytes_per_device"], found["host_bytes_per_device"]
     room = "memory of the device unknown" if hbm is None else f"of {hbm / 2**30:.1f} GiB"
     return [
         f"memory          about {sum(parts.values()) / 2**30:.3g} GiB a device at the fullest, {room}:",
         *(f"  {name:<24} {size / 2**30:8.3f} GiB" for name, size in parts.items()),
+        *([f"  and on its host {on_host / 2**30:17.3f} GiB"] if on_host else []),
     ]
 
 

@@ -7,9 +7,9 @@ from enum import Enum
 from omegaconf import MISSING
 
 from olmo_hydra.config import topology
-from olmo_hydra.config.errors import require
+from olmo_hydra.config.errors import require, show
 from olmo_hydra.config.mesh import MeshConfig
-from olmo_hydra.config.remat import Remat
+from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.config.store import schema
 
 
@@ -113,6 +113,7 @@ class HardwareConfig:
     attention_block: int | None = None
     layer_loop: LayerLoop = MISSING
     remat: Remat = MISSING
+    offload: list[Point] = MISSING
     loss_chunk: int | None = None
     compiler_options: dict[str, str] = field(default_factory=dict)
     loader_threads: int = MISSING
@@ -178,6 +179,20 @@ class HardwareConfig:
             value=self.process_timeout,
         )
         require(
+            len(set(self.offload)) == len(self.offload),
+            "names something twice",
+            key="hardware.offload",
+            value=self.offload,
+            instead=f"hardware.offload={show(list(dict.fromkeys(self.offload)))}",
+        )
+        require(
+            not self.offload or self.remat is not Remat.none,
+            "is of what a policy keeps, and hardware.remat=none leaves that to the compiler",
+            key="hardware.offload",
+            value=self.offload,
+            instead="hardware.remat=minimal_with_context with it, or hardware.offload=[]",
+        )
+        require(
             self.loss_chunk is None or self.loss_chunk >= 1,
             "must be at least 1 token, or null for all at once",
             key="hardware.loss_chunk",
@@ -236,6 +251,11 @@ class HardwareConfig:
     def batch_shards(self) -> int:
         """Parts that a batch is divided into. The devices along `context` and `tensor` hold the same instances."""
         return self.mesh.data * self.mesh.fsdp
+
+    @property
+    def kept_on_host(self) -> frozenset[Point]:
+        """Points that `remat` keeps and that lie in the host's memory until the backward pass."""
+        return frozenset(self.offload) & self.remat.kept
 
     def instances_at_once(self, global_batch: int) -> int:
         """Of a micro-batch on one device; those along `context` and `tensor` share them."""

@@ -49,13 +49,20 @@ def tokens_at_once(config: Config) -> int:
 
 def _kept(config: Config, tokens: int) -> int:
     """Of all layers: their inputs, and what the policy names."""
-    model, remat = config.model, config.hardware.remat
-    if remat is Remat.none:
+    model, hardware = config.model, config.hardware
+    if hardware.remat is Remat.none:
         of_a_period = sum(_of_layer(config, tokens, kind) for kind in model.window_pattern)
         return model.n_layers // len(model.window_pattern) * of_a_period
     widths = _widths(config)
-    kept = model.d_model + sum(widths[point] for point in remat.kept)
+    kept = model.d_model + sum(widths[point] for point in hardware.remat.kept - hardware.kept_on_host)
     return model.n_layers * tokens * kept * model.compute_dtype.size
+
+
+def host_bytes_per_device(config: Config) -> int:
+    """What lies in the memory of a device's host from the forward to the backward pass (`hardware.offload`)."""
+    model, widths = config.model, _widths(config)
+    kept = sum(widths[point] for point in config.hardware.kept_on_host)
+    return model.n_layers * tokens_at_once(config) * kept * model.compute_dtype.size
 
 
 def _of_layer(config: Config, tokens: int, kind: Attention) -> int:

@@ -11,7 +11,7 @@ from flax import nnx
 from olmo_hydra.config.data import Positions
 from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import Attention, ModelConfig
-from olmo_hydra.config.remat import Remat
+from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.model import norm, rope
 from olmo_hydra.model.block import Block
 from olmo_hydra.model.head_loss import IMPOSSIBLE, HeadLoss
@@ -29,6 +29,7 @@ def build(
     rngs: nnx.Rngs,
     layer_loop: LayerLoop,
     remat: Remat,
+    on_host: frozenset[Point] = frozenset(),
     attend: Attend = xla.attention,
     positions: Positions = Positions.continued,
     layout: Layout = ONE_DEVICE,
@@ -36,8 +37,8 @@ def build(
 ) -> "Decoder":
     """The decoder that a config describes, with initial parameters drawn from the `params` stream of `rngs`.
 
-    `cfg` is derived and checked. `layer_loop`, `remat` and `attend` change how it is computed, never its parameters or
-    values. `positions` says whether rotations run through a row or start at each of its documents. `layout` says where
+    `cfg` is derived and checked. `layer_loop`, `remat`, `on_host` (what lies in the host's memory of what `remat`
+    keeps) and `attend` change how it is computed, never its parameters or values. `positions` says whether rotations run through a row or start at each of its documents. `layout` says where
     activations lie on a mesh, `loss_chunk` for how many tokens of a device logits exist at once in a loss (null: all).
     Under `nnx.eval_shape` nothing is allocated.
     """
@@ -46,6 +47,7 @@ def build(
         rngs=rngs,
         layer_loop=layer_loop,
         remat=remat,
+        on_host=on_host,
         attend=attend,
         positions=positions,
         layout=layout,
@@ -75,6 +77,7 @@ class Decoder(nnx.Module):
         rngs: nnx.Rngs,
         layer_loop: LayerLoop,
         remat: Remat,
+        on_host: frozenset[Point],
         attend: Attend,
         positions: Positions,
         layout: Layout,
@@ -92,7 +95,8 @@ class Decoder(nnx.Module):
             for kind in cfg.window_pattern
         )
         self.head_loss = HeadLoss(cfg.vocab_size, loss_chunk, layout.mesh)
-        self.layer_loop, self.remat, self.positions, self.layout = layer_loop, remat, positions, layout
+        self.layer_loop, self.positions, self.layout = layer_loop, positions, layout
+        self.remat, self.on_host = remat, on_host
 
     def __call__(self, tokens_BT: jax.Array, segments_BT: jax.Array | None = None) -> jax.Array:
         """logits_BTV in fp32, with V the padded vocabulary; position t predicts token t+1.
@@ -162,8 +166,13 @@ class Decoder(nnx.Module):
         if self.remat is not Remat.none:
             # In a scan the two passes are separate loops, and nothing can undo the recomputation by sharing work.
             prevent_cse = self.layer_loop is LayerLoop.unrolled
-            kept = jax.checkpoint_policies.save_only_these_names(*(point.value for point in self.remat.kept))
-            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=kept, static_argnums=2)
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[point.value for point in self.remat.kept - self.on_host],
+                names_which_can_be_offloaded=[point.value for point in self.on_host],
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+            apply = jax.checkpoint(apply, prevent_cse=prevent_cse, policy=policy, static_argnums=2)
 
         def period(x_BTD: jax.Array, blocks: nnx.List[Block]) -> tuple[jax.Array, None]:
             for block, layer in zip(blocks, self.layers, strict=True):

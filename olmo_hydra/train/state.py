@@ -87,6 +87,7 @@ def _model(config: Config, mesh: Mesh) -> decoder.Decoder:
         rngs=rngs,
         layer_loop=hardware.layer_loop,
         remat=hardware.remat,
+        on_host=hardware.kept_on_host,
         attend=attend,
         positions=config.data.document_positions,
         layout=Layout(mesh),

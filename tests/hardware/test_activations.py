@@ -1,7 +1,7 @@
 """Memory of an update by part: counted by hand."""
 
 from olmo_hydra.config.compose import compose
-from olmo_hydra.hardware.activations import activation_bytes_per_device
+from olmo_hydra.hardware.activations import activation_bytes_per_device, host_bytes_per_device
 
 SEVEN_B = ("model=olmo3_7b", "hardware=ironwood", "data.seq_len=8192", "train.global_batch=8")
 TOKENS, D, F, V = 8192, 4096, 11008, 100352
@@ -31,6 +31,14 @@ def test_what_policies_keep() -> None:
     assert kept("save_qkv_proj") == of_width * 4 * D
     assert kept("minimal_with_context_except_up") == of_width * (D + 5 * D + F + D)
     assert kept("none") == 32 * activation_bytes_per_device(compose(SEVEN_B))["a layer at work"] // 2
+
+
+def test_what_lies_on_the_host_is_not_on_the_device() -> None:
+    policy = (*SEVEN_B, "hardware.remat=minimal_with_context_except_up")
+    here, there = (compose([*policy, f"hardware.offload={points}"]) for points in ("[]", "[q,gate,up]"))
+    moved = 32 * TOKENS * 2 * (D + F)  # this policy keeps no `up`
+    kept = [activation_bytes_per_device(config)["kept by layers"] for config in (here, there)]
+    assert kept[0] - kept[1] == moved == host_bytes_per_device(there) and host_bytes_per_device(here) == 0
 
 
 def test_the_mesh_divides_them() -> None:
