@@ -38,9 +38,9 @@ def build(
     """The decoder that a config describes, with initial parameters drawn from the `params` stream of `rngs`.
 
     `cfg` is derived and checked. `layer_loop`, `remat`, `on_host` (what lies in the host's memory of what `remat`
-    keeps) and `attend` change how it is computed, never its parameters or values. `positions` says whether rotations run through a row or start at each of its documents. `layout` says where
-    activations lie on a mesh, `loss_chunk` for how many tokens of a device logits exist at once in a loss (null: all).
-    Under `nnx.eval_shape` nothing is allocated.
+    keeps) and `attend` change how it is computed, never its parameters or values. `positions` says whether rotations
+    run through a row or start at each of its documents. `layout` says where activations lie on a mesh, `loss_chunk` for
+    how many tokens of a device logits exist at once in a loss (null: all). Under `nnx.eval_shape` nothing is allocated.
     """
     return Decoder(
         cfg,

@@ -1,5 +1,6 @@
 """What a policy recomputes: the arithmetic against the compiler's own count of operations, and the kernel's passes."""
 
+import re
 from functools import cache
 
 import jax
@@ -25,11 +26,13 @@ SHAPE = ("model.d_model=256", "model.n_layers=1", "model.head_dim=128", "model.d
 TOKENS = 128
 
 
-def gradient(block_norm: BlockNorm, remat: Remat, attend=xla.attention):
+def gradient(block_norm: BlockNorm, remat: Remat, attend=xla.attention, on_host=frozenset()):
     """The program of a gradient of the layers alone, and its parameters' shapes."""
     model = compose([*SHAPE, f"model.block_norm={block_norm.value}"]).model
     made = nnx.eval_shape(
-        lambda: decoder.build(model, rngs=nnx.Rngs(0), layer_loop=LayerLoop.unrolled, remat=remat, attend=attend)
+        lambda: decoder.build(
+            model, rngs=nnx.Rngs(0), layer_loop=LayerLoop.unrolled, remat=remat, on_host=on_host, attend=attend
+        )
     )
     graph, params = nnx.split(made, nnx.Param)
 
@@ -70,11 +73,19 @@ def test_splash_runs_forward_again_unless_its_context_is_kept(remat: Remat, pass
     assert needed(remat, Splash(interpret=True)).count("pallas_call[") == passes
 
 
-def needed(remat: Remat, attend) -> str:
+def needed(remat: Remat, attend, on_host=frozenset()) -> str:
     """The program of the gradient without what nothing needs, as the compiler will see it."""
-    function, params, _ = gradient(BlockNorm.reordered, remat, attend)
+    function, params, _ = gradient(BlockNorm.reordered, remat, attend, on_host)
     jaxpr = jax.make_jaxpr(function)(params).jaxpr
     return str(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0])
+
+
+def test_what_is_offloaded_goes_to_the_host_and_comes_back_once_and_no_product_is_computed_again() -> None:
+    remat = Remat.minimal_with_context_except_up
+    kept, moved = (needed(remat, xla.attention, on_host) for on_host in (frozenset(), frozenset({Point.q, Point.gate})))
+    assert (moved.count("device_put["), kept.count("device_put[")) == (4, 0)
+    assert len(re.findall(r"<host>\S* = device_put\[", moved)) == 2
+    assert moved.count("dot_general[") == kept.count("dot_general[")
 
 
 @pytest.mark.parametrize("remat", Remat)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from olmo_hydra.config.data import Positions
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import Attention, BlockNorm, InitMethod, ModelConfig, QKNorm
@@ -60,10 +59,8 @@ def config() -> Callable[..., ModelConfig]:
 def build() -> Callable[..., decoder.Decoder]:
     """A decoder, scanned and without remat unless told otherwise."""
 
-    def make(
-        cfg: ModelConfig, seed: int = 0, layer_loop=LayerLoop.scan, remat=Remat.none, positions=Positions.continued
-    ) -> decoder.Decoder:
-        return decoder.build(cfg, rngs=nnx.Rngs(seed), layer_loop=layer_loop, remat=remat, positions=positions)
+    def make(cfg: ModelConfig, seed: int = 0, layer_loop=LayerLoop.scan, remat=Remat.none, **how) -> decoder.Decoder:
+        return decoder.build(cfg, rngs=nnx.Rngs(seed), layer_loop=layer_loop, remat=remat, **how)
 
     return make
 

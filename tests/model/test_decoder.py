@@ -11,7 +11,7 @@ from olmo_hydra.config.data import Positions
 from olmo_hydra.config.dtypes import DType
 from olmo_hydra.config.hardware import LayerLoop
 from olmo_hydra.config.model import Attention, BlockNorm, QKNorm
-from olmo_hydra.config.remat import Remat
+from olmo_hydra.config.remat import Point, Remat
 from olmo_hydra.model import init
 from olmo_hydra.model.decoder import stacked_blocks
 from olmo_hydra.model.kernels import xla
@@ -123,8 +123,8 @@ def test_loop_and_remat_change_no_value(config, lively):
     tokens_BT = tokens_of(cfg, rng)
     weight_BTV = rng.normal(size=(2, 13, cfg.vocab_size)).astype(np.float32)
 
-    def value_and_grads(layer_loop, remat):
-        graph, params = lively(cfg, seed, layer_loop=layer_loop, remat=remat)
+    def value_and_grads(layer_loop, remat, on_host=frozenset()):
+        graph, params = lively(cfg, seed, layer_loop=layer_loop, remat=remat, on_host=on_host)
 
         def weighted(params):
             return (nnx.merge(graph, params)(tokens_BT)[..., : cfg.vocab_size] * weight_BTV).mean()
@@ -132,7 +132,9 @@ def test_loop_and_remat_change_no_value(config, lively):
         return quick_jit(jax.value_and_grad(weighted))(params)
 
     some = (Remat.none, Remat.minimal_with_context, Remat.save_qkv_proj, Remat.full)
-    (expected, expected_grads), *others = (value_and_grads(*way) for way in product(LayerLoop, some))
+    offloaded = (LayerLoop.scan, Remat.minimal_with_context, frozenset({Point.q, Point.context, Point.gate}))
+    ways = (*product(LayerLoop, some), offloaded)
+    (expected, expected_grads), *others = (value_and_grads(*way) for way in ways)
     for value, grads in others:
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7)
         for name, grad in named(grads).items():
