@@ -231,9 +231,13 @@ def _time_lines(found: dict[str, Any]) -> list[str]:
     lines = []
     for title, cost in (("time at best", found["bound"]), ("at 40 % MFU", found["at_40_percent_mfu"])):
         if cost is not None:
-            price = "" if cost["cost"] is None else f", cost {cost['cost']:,.0f}"
-            lines.append(f"{title:<15} {cost['days']:,.3g} days, {cost['chip_hours']:,.0f} chip-hours{price}")
+            price = "" if cost["cost"] is None else f", cost {_amount(cost['cost'])}"
+            lines.append(f"{title:<15} {_amount(cost['days'])} days, {_amount(cost['chip_hours'])} chip-hours{price}")
     return lines or ["time            peak of the device unknown"]
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _instead(each: dict[str, Any]) -> str:
@@ -246,8 +250,8 @@ def _show_table(found: Sequence[dict[str, Any]]) -> None:
     for name in ("topology", "chips", "devices", "mesh", "batch", "state", "MFU at best", "days", "chip-hours", "cost"):
         table.add_column(name, justify="left" if name in ("topology", "mesh") else "right", no_wrap=True)
     for each in found:
-        bound = each["bound"] or dict.fromkeys(("mfu", "days", "chip_hours", "cost"))
-        shown = (("mfu", "{:.1%}"), ("days", "{:,.3g}"), ("chip_hours", "{:,.0f}"), ("cost", "{:,.0f}"))
+        bound: dict[str, Any] = each["bound"] or dict.fromkeys(("mfu", "days", "chip_hours", "cost"))
+        shown = (("mfu", "{:.1%}".format), ("days", _amount), ("chip_hours", _amount), ("cost", _amount))
         table.add_row(
             each["topology"] or "-",
             f"{each['chips']:,}",
@@ -255,7 +259,7 @@ def _show_table(found: Sequence[dict[str, Any]]) -> None:
             "x".join(str(size) for size in each["mesh"].values()),
             f"{each['instances_per_device_and_micro_batch']} x {each['accumulation']}",
             f"{each['state_bytes_per_device'] / 2**30:.3g} GiB",
-            *("-" if bound[name] is None else form.format(bound[name]) for name, form in shown),
+            *("-" if bound[name] is None else form(bound[name]) for name, form in shown),
         )
     console = Console(highlight=False)
     needed = console.measure(table, options=console.options.update(max_width=10_000)).maximum
