@@ -84,6 +84,7 @@ def facts(config: Config) -> dict[str, Any]:
         "run": run_name(config),
         "hardware": hardware.name,
         "parameters": model.num_params,
+        "active_parameters": model.num_params,
         "parameters_without_input_table": model.num_params_without_input_table,
         "updates": train.steps,
         "tokens": train.tokens,
@@ -99,6 +100,7 @@ def facts(config: Config) -> dict[str, Any]:
         "train_flops_per_token": exact,
         "train_flops_per_token_full_causal": causal,
         "train_flops_per_device_and_update": per_device,
+        "train_flops_per_device_and_update_full_causal": per_device * causal / exact,
         "train_flops": exact * train.tokens,
         "state_bytes_per_device": state_bytes_per_device(config),
         "tokens_of_an_instance_per_device": config.data.seq_len // hardware.mesh.context,
@@ -163,7 +165,7 @@ def lines(found: dict[str, Any]) -> list[str]:
     return [
         f"run             {found['run']}",
         f"parameters      {found['parameters']:,} "
-        f"({found['parameters_without_input_table']:,} without the input table)",
+        f"({found['parameters_without_input_table']:,} without the input table), all active",
         f"horizon         {found['updates']:,} updates of {found['tokens_per_update']:,} tokens: "
         f"{found['tokens']:,} tokens",
         f"hardware        {found['hardware']}: {found['chips']:,} chip{'s' * (found['chips'] > 1)}{shape}, "
@@ -176,7 +178,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"FLOPs a token   {found['train_flops_per_token']:.4g} "
         f"(every layer counted as fully causal: {found['train_flops_per_token_full_causal']:.4g})",
         f"FLOPs in all    {found['train_flops']:.4g}; of a device "
-        f"{found['train_flops_per_device_and_update']:.4g} an update",
+        f"{found['train_flops_per_device_and_update']:.4g} an update "
+        f"({found['train_flops_per_device_and_update_full_causal']:.4g})",
         *_memory_lines(found),
         *_bound_lines(found["bound"]),
         *_time_lines(found),
@@ -215,7 +218,7 @@ def _bound_lines(bound: dict[str, Any] | None) -> list[str]:
         work = [f"{part['flops'] / 1e12:,.1f} TFLOP"] if part["flops"] else []
         work += [f"{part['moved'] / 1e9:,.1f} GB moved"] if part["moved"] else []
         work += [f"{part['sent'] / 1e9:,.1f} GB sent"] if part["sent"] else []
-        work += [f"{part['crossing'] / 1e9:,.1f} GB to other slices"] if part["crossing"] else []
+        work += [f"{part['crossing'] / 1e9:,.1f} GB by the network"] if part["crossing"] else []
         work += [f"matrix unit {part['fill']:.0%} full"] if part["fill"] < 0.995 else []
         lines.append(f"  {part['name']:<18} {part['seconds']:8.3f} s by {part['bound_by']:<10}  {', '.join(work)}")
     return [

@@ -35,7 +35,7 @@ def run(name: str, overrides: list[str], as_json: bool, out: Path) -> None:
     swept, cells = _cells(name, overrides)
     configs = [compose([f"sweep={name}", *cell]) for cell in cells]
     devices = [ahead.devices(config.hardware) for config in configs]
-    make_folder(out)
+    make_folder(out, "--out")
     found = []
     for cell, config, its_devices in zip(cells, configs, devices, strict=True):
         label = _label(cell, swept)

@@ -73,6 +73,7 @@ class ChipConfig:
     link_gbps: float | None = None
     network_gbps: float | None = None
     torus: int = MISSING
+    largest: str | None = None
     matrix_unit: int | None = None
     clock_ghz: float | None = None
     price_per_hour: float | None = None
@@ -82,7 +83,9 @@ class ChipConfig:
             value, key = getattr(self, each.name), f"hardware.chip.{each.name}"
             if each.name == "torus":
                 require(value in (0, 2, 3), "must be 2 or 3, or 0 where chips are switched", key=key, value=value)
-            else:
+            elif each.name == "devices":
+                require(value > 0, "must be at least 1", key=key, value=value)
+            elif each.name != "largest":
                 require(value is None or value > 0, "must be positive, or null", key=key, value=value)
 
     def of_device(self, name: str) -> float | None:
@@ -170,7 +173,8 @@ class HardwareConfig:
             f"runs on platform {platform.value} only, and hardware={self.name} is of platform {self.platform.value}",
             key="hardware.attention",
             value=self.attention,
-            instead="hardware.attention=xla",
+            instead="hardware.attention="
+            + next((kernel.value for kernel, at in KERNEL_PLATFORM.items() if at is self.platform), "xla"),
         )
         require(
             self.process_timeout >= 5,
@@ -245,7 +249,26 @@ class HardwareConfig:
             )
         of_slice = self.chips // self.slices
         self.topology = self.topology or topology.usual(of_slice, self.chip.torus)
-        self.processes = self.processes or self.slices * -(-of_slice // (self.chip.per_host or of_slice))
+        if self.topology is not None and self.chip.largest is not None:
+            self._refuse_larger(self.topology, self.chip.largest)
+        devices, hosts = self.devices // self.slices, -(-of_slice // (self.chip.per_host or of_slice))
+        of_equal_parts = next(count for count in range(min(hosts, devices), devices + 1) if devices % count == 0)
+        self.processes = self.processes or self.slices * of_equal_parts
+
+    def _refuse_larger(self, shape: str, largest: str) -> None:
+        sizes, most = (
+            topology.parse(text, self.chip.torus, self.name, key)
+            for text, key in ((shape, "hardware.topology"), (largest, "hardware.chip.largest"))
+        )
+        assert self.chips is not None
+        slices = max(-(-self.chips // math.prod(most)), self.slices + 1)
+        require(
+            all(size <= limit for size, limit in zip(sorted(sizes), sorted(most), strict=True)),
+            f"is more than the largest slice of hardware={self.name}, {largest}",
+            key="hardware.topology",
+            value=shape,
+            instead=f"fewer chips, or hardware.slices={slices} with as many of hardware.mesh.data",
+        )
 
     @property
     def batch_shards(self) -> int:

@@ -5,13 +5,14 @@ import re
 from olmo_hydra.config.errors import RequestError
 
 
-def parse(text: str, dims: int, hardware: str) -> tuple[int, ...]:
+def parse(text: str, dims: int, hardware: str, key: str = "hardware.topology") -> tuple[int, ...]:
     """The chips along each dimension.
 
     Args:
       text: As written, `4x4x8`.
       dims: Dimensions of the hardware's torus; 0: it has none.
       hardware: Its name, for the error.
+      key: Where it was written, for the error.
 
     Raises:
       RequestError: That is none, or one of other dimensions.
@@ -24,7 +25,7 @@ def parse(text: str, dims: int, hardware: str) -> tuple[int, ...]:
         instead = f"such as hardware.topology={'x'.join(['4'] * dims)}; or hardware.chips=N"
     else:
         return sizes
-    raise RequestError(problem, key="hardware.topology", value=text, instead=instead)
+    raise RequestError(problem, key=key, value=text, instead=instead)
 
 
 def usual(chips: int, dims: int) -> str | None:
@@ -37,3 +38,8 @@ def usual(chips: int, dims: int) -> str | None:
         return None
     sizes = [1 << (exponent + i) // dims for i in range(dims)]
     return "x".join(map(str, sizes if exponent >= dims else reversed(sizes)))
+
+
+def offered(chips: int) -> int:
+    """The least number of chips, and no less than `chips`, that a slice has."""
+    return chips if chips == 1 else max(4, 1 << (chips - 1).bit_length())

@@ -12,6 +12,7 @@ import jax
 from jax.experimental import topologies
 from omegaconf import OmegaConf
 
+from olmo_hydra.config import topology
 from olmo_hydra.config.errors import RequestError
 from olmo_hydra.config.hardware import HardwareConfig
 from olmo_hydra.config.paths import CONF
@@ -98,7 +99,7 @@ def devices(cfg: HardwareConfig) -> list[jax.Device]:
             f"{cfg.chips} chips are in no slice that is offered",
             key="hardware.chips",
             value=cfg.chips,
-            instead="a power of two, or hardware.topology=...",
+            instead=f"hardware.chips={topology.offered(cfg.chips or 1)}",
         )
     try:
         several = {"num_slices": cfg.slices} if cfg.slices > 1 else {}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 
-from olmo_hydra.config import rules
+from olmo_hydra.config import rules, topology
 from olmo_hydra.config.errors import RequestError, show
 from olmo_hydra.config.hardware import AttentionKernel
 from olmo_hydra.config.remat import Remat
@@ -13,6 +13,7 @@ from olmo_hydra.config.root import Config
 from olmo_hydra.hardware.activations import needed_by_part, tokens_at_once
 
 VMEM_LIMIT = "xla_tpu_scoped_vmem_limit_kib"
+DOUBLINGS = 10  # of the chips, in search of as many as a run fits
 LOSS_CHUNK = 1024  # tokens: logits of fewer take little beside the head's own weight and gradient
 
 Change = dict[str, Any]  # values by full key
@@ -61,8 +62,9 @@ def micro_batches(config: Config) -> tuple[int, list[int]]:
 def in_hbm(config: Config) -> list[str]:
     """What to type for a smaller need of a device's memory, by our own arithmetic.
 
-    Of each kind of change one that the rules take and that lowers the need. Those with which the run fits come first,
-    then those that lower the largest part of what it needs, and among equals the cheapest.
+    Of each kind of change one that the rules take and that lowers the need: the smallest with which the run fits, or
+    the one with which it needs least. Those with which it fits come first, then those that lower the largest part of
+    what it needs, and among equals the cheapest.
     """
     before, room = needed_by_part(config), (config.hardware.chip.of_device("hbm_gib") or 0) * 2**30
     largest = max(before, key=lambda part: before[part])
@@ -74,9 +76,9 @@ def in_hbm(config: Config) -> list[str]:
             needed = {} if after is None else needed_by_part(after)
             if needed and sum(needed.values()) < sum(before.values()):
                 rank = 0 if sum(needed.values()) <= room else 1 if needed[largest] < before[largest] else 2
-                lower.append((rank, typed(change)))
-        found += sorted(lower, key=lambda one: one[0])[:1]
-    return [text for _, text in sorted(found, key=lambda one: one[0])]
+                lower.append((rank, sum(needed.values()) if rank else 0, typed(change)))
+        found += sorted(lower, key=lambda one: one[:2])[:1]
+    return [text for _, _, text in sorted(found, key=lambda one: one[0])]
 
 
 def _changes(config: Config) -> Iterator[list[Change]]:
@@ -91,13 +93,17 @@ def _changes(config: Config) -> Iterator[list[Change]]:
     yield [{"hardware.remat": policy} for policy in list(Remat)[list(Remat).index(hardware.remat) + 1 :]]
     slices = hardware.slices
     yield [{"hardware.mesh.data": slices, "hardware.mesh.fsdp": mesh.data // slices * mesh.fsdp}]
+    if hardware.attention is AttentionKernel.xla:
+        yield [{"hardware.attention": kernel} for kernel in (AttentionKernel.splash, AttentionKernel.cudnn)]
     assert hardware.chips is not None and hardware.devices is not None
-    chips = 2 * hardware.chips
-    more = chips * hardware.chip.devices // hardware.devices
+    of_slice = hardware.chips // slices
+    least = topology.offered(2 * of_slice) if hardware.chip.torus else 2 * of_slice
     derived = dict.fromkeys(("hardware.devices", "hardware.topology", "hardware.processes"))
     yield [
-        {"hardware.chips": chips, **derived, f"hardware.mesh.{axis}": getattr(mesh, axis) * more}
+        {"hardware.chips": chips, **derived, f"hardware.mesh.{axis}": chips * hardware.chip.devices // others}
+        for chips in (slices * least << power for power in range(DOUBLINGS))
         for axis in ("fsdp", "context", "tensor")
+        if chips * hardware.chip.devices % (others := hardware.devices // getattr(mesh, axis)) == 0
     ]
 
 

@@ -31,7 +31,7 @@ class Part:
       flops: Arithmetic that is executed: also what is recomputed, and what a kernel's blocks compute in vain.
       moved: Bytes from and to its memory, at the least.
       sent: Bytes to other devices of its slice; as many come.
-      crossing: Bytes to other slices.
+      crossing: Bytes by the network: to other slices, or to other hosts where chips are switched.
       fill: Share of the matrix unit that the shapes fill; 1 where its width is unknown.
     """
 
@@ -68,15 +68,11 @@ class Rates:
 
 
 def rates(cfg: HardwareConfig) -> Rates:
-    """Of one device. Where chips are switched and the mesh spans hosts, what enters a host comes by all its networks,
-    as far as these are the slower way."""
+    """Of one device."""
     chip = cfg.chip
     peak, memory = chip.of_device("peak_tflops"), chip.of_device("hbm_gbps")
     both_ways, network = chip.of_device("link_gbps"), chip.of_device("network_gbps")
     link = None if both_ways is None else both_ways / 2
-    assert cfg.chips is not None
-    if not chip.torus and chip.per_host and cfg.chips > chip.per_host:
-        link = None if link is None or network is None else min(link, network * chip.per_host)
     in_units = lambda value, unit: None if value is None else value * unit  # noqa: E731
     return Rates(in_units(peak, 1e12), in_units(memory, 1e9), in_units(link, 1e9), in_units(network, 1e9))
 
@@ -234,15 +230,16 @@ def _collectives(config: Config, tokens: int) -> list[Part]:
     found = []
     if shards > 1:  # the table stays where it is: what was looked up is exchanged, and its gradients (`Layout.lookup`)
         share = (shards - 1) / shards
-        found += [
-            Part("gather weights", sent=micro_batches * (2 * layers + head) * size * share),  # of layers in both passes
-            Part("scatter gradients", sent=(micro_batches * layers * size + head * 4) * share),
-            Part("exchange lookup", sent=2 * tokens * model.d_model * size * share),
+        found += [  # of layers in both passes
+            _along(config, "gather weights", micro_batches * (2 * layers + head) * size * share, "fsdp"),
+            _along(config, "scatter gradients", (micro_batches * layers * size + head * 4) * share, "fsdp"),
+            _along(config, "exchange lookup", 2 * tokens * model.d_model * size * share, "fsdp"),
         ]
     summed = (micro_batches * layers * size + (head + table) * 4) / shards
     copies = mesh.data * mesh.fsdp // shards * mesh.context // slices  # within a slice
     if copies > 1:
-        found.append(Part("sum gradients", sent=2 * summed * (copies - 1) / copies))
+        axes = ("data", "context") if shards > 1 else ("data", "fsdp", "context")
+        found.append(_along(config, "sum gradients", 2 * summed * (copies - 1) / copies, *axes))
     if slices > 1:  # of which every copy within a slice sends its part
         found.append(Part("sum over slices", crossing=2 * summed / copies * (slices - 1) / slices))
     if mesh.context > 1:
@@ -250,10 +247,24 @@ def _collectives(config: Config, tokens: int) -> list[Part]:
     if mesh.tensor > 1:
         again = recomputed(model, config.hardware.remat) & {Point.out, Point.down}
         sums = (4 + len(again)) * model.n_layers
-        found.append(
-            Part("sum activations", sent=2 * sums * tokens * model.d_model * size * (mesh.tensor - 1) / mesh.tensor)
-        )
+        sent = 2 * sums * tokens * model.d_model * size * (mesh.tensor - 1) / mesh.tensor
+        found.append(_along(config, "sum activations", sent, "tensor"))
     return found
+
+
+def _along(config: Config, name: str, sent: float, *axes: str) -> Part:
+    """What a device sends along axes of the mesh. Where chips are switched and these leave a host, as much also leaves
+    each host once, by as many networks as devices of it take part."""
+    hardware, sizes = config.hardware, config.hardware.mesh.sizes
+    if hardware.chip.torus or not hardware.chip.per_host:
+        return Part(name, sent=sent)
+    of_host, stride, in_host = hardware.chip.per_host * hardware.chip.devices, 1, 1
+    for axis, size in reversed(sizes.items()):
+        if axis in axes:
+            in_host *= max(1, min(size, of_host // stride))
+        stride *= size
+    leaves = in_host < math.prod(sizes[axis] for axis in axes)
+    return Part(name, sent=sent, crossing=sent / in_host if leaves else 0.0)
 
 
 def _context(config: Config, tokens: int) -> Part:
@@ -268,7 +279,7 @@ def _context(config: Config, tokens: int) -> Part:
     numbers = 2 * taken * model.n_kv_heads + balanced * tokens * model.n_heads
     passes = 2 if hardware.remat is Remat.none else 3  # no policy keeps what was exchanged
     sent = passes * numbers * model.head_dim / hardware.mesh.tensor * model.compute_dtype.size
-    return Part("exchange context", sent=sent)
+    return _along(config, "exchange context", sent, "context")
 
 
 @dataclass(frozen=True)

@@ -162,11 +162,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, key: str = "run.root") -> None:
     """Makes a folder and its parents.
 
     Raises:
-      RequestError: There is something else of its name; or it cannot be made, which names run.root.
+      RequestError: There is something else of its name; or it cannot be made, which names what the folder came from.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -179,8 +179,8 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         raise RequestError(
             f"the folder {path} cannot be written: {error.strerror}",
-            key="run.root",
-            instead="run.root=FOLDER, one that you can write to",
+            key=key,
+            instead=f"{key}{' ' if key.startswith('--') else '='}FOLDER, one that you can write to",
         ) from error
 
 

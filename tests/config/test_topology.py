@@ -4,7 +4,7 @@ import pytest
 
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.errors import RequestError
-from olmo_hydra.config.topology import usual
+from olmo_hydra.config.topology import offered, usual
 
 SEVEN_B = ("model=olmo3_7b", "train.global_batch=1024")
 
@@ -29,6 +29,8 @@ SEVEN_B = ("model=olmo3_7b", "train.global_batch=1024")
         ("b300", "hardware.devices=1", None, 1, 1, 1),
         ("gpu", "", None, 1, 1, 1),
         ("tpu", "hardware.chips=8", "2x2x2", 8, 8, 1),
+        # 54 devices have equal parts on 9 hosts, and not on the 7 that 27 chips fill
+        ("ironwood", "hardware.topology=3x3x3 train.global_batch=54", "3x3x3", 27, 54, 9),
         # hosts are of one slice: three chips of four
         ("v5p", "hardware.slices=2 hardware.chips=6 hardware.mesh.data=2 train.global_batch=6", None, 6, 6, 2),
         ("v5p", "hardware.slices=4 hardware.topology=2x2x2 hardware.mesh.data=4", "2x2x2", 32, 32, 8),
@@ -55,6 +57,11 @@ def test_one_number_gives_the_others(hardware, typed, topology, chips, devices, 
             ["hardware.chips=4:", "not the 8 chips of hardware.topology=2x2x2"],
         ),
         ("hardware.chips=0", ["hardware.chips=0", "at least 1"]),
+        ("hardware=v5e hardware.chips=512", ["hardware.topology=16x32", "hardware=v5e, 16x16", "hardware.slices=2"]),
+        ("hardware=v6e hardware.topology=8x32", ["hardware.topology=8x32", "hardware=v6e, 16x16"]),
+        ("hardware=v5p hardware.chips=8192", ["hardware.topology=16x16x32", "hardware=v5p, 16x16x24"]),
+        ("hardware.chip.devices=0", ["hardware.chip.devices=0", "at least 1"]),
+        ("hardware.chip.largest=16", ["hardware.chip.largest=16", "3 dimensions"]),
         ("hardware.chip.torus=1", ["hardware.chip.torus=1", "2 or 3, or 0"]),
         ("hardware.chip.link_gbps=-1", ["hardware.chip.link_gbps=-1", "positive, or null"]),
         ("hardware=h100 hardware.topology=2x2x2", ["hardware.topology=2x2x2", "hardware=h100 has no torus", "chips=N"]),
@@ -73,3 +80,9 @@ def test_slices_that_are_offered() -> None:
     for dims, shapes in ((3, three), (2, two)):
         assert [usual(1 << n, dims) or "-" for n in range(len(shapes.split()))] == shapes.split()
     assert usual(3, 3) is None and usual(12, 2) is None and usual(8, 0) is None
+
+
+def test_the_next_slice_that_is_offered() -> None:
+    """One chip, one host of four, and powers of two from there."""
+    assert [offered(chips) for chips in (1, 2, 4, 5, 8, 65)] == [1, 4, 4, 8, 8, 128]
+    assert all(usual(offered(chips), 3) for chips in range(1, 70))

@@ -118,10 +118,28 @@ def test_rates_are_of_a_device() -> None:
         1153.5e12, 3690e9, 300e9, 6.25e9
     )  # half of a chip, half of both ways
     assert rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=8"]).hardware).links == 450e9
-    assert (
-        rates(compose([*LAUNCHED, "hardware=h100", "hardware.chips=16"]).hardware).links == 400e9
-    )  # eight ports of 50
     assert rates(compose(["hardware=cpu"]).hardware) == Rates(None, None, None)
+
+
+def test_switched_chips_leave_a_host_by_their_own_ports() -> None:
+    """64 GPUs, eight a host, 450 GB/s inside and a port of 50 each. Parts of one host are gathered inside it; copies of
+    a part lie one a host, so that each device sends what it sends by its own port; a ring over all 64 enters a host
+    once, by eight ports."""
+    shape = ("model=olmo3_7b", "hardware=h100", "hardware.chips=64", "data.seq_len=8192", "train.global_batch=128")
+    hybrid = by_name(*shape, "hardware.mesh.data=8", "hardware.mesh.fsdp=8")
+    machine = rates(compose(shape).hardware)
+    assert (machine.links, machine.network) == (450e9, 50e9)
+    assert hybrid["gather weights"].crossing == 0
+    summed = hybrid["sum gradients"]
+    assert summed.crossing == summed.sent and machine.seconds(summed) == (summed.sent / 50e9, "network")
+    for one in (
+        by_name(*shape)["gather weights"],
+        by_name(*shape, "hardware.mesh.fsdp=1", "hardware.mesh.data=64")["sum gradients"],
+    ):
+        assert machine.seconds(one) == (one.sent / 400e9, "network")
+    tensor = by_name(*shape, "hardware.mesh.tensor=2", "hardware.mesh.fsdp=4", "hardware.mesh.data=8")
+    assert tensor["sum activations"].crossing == tensor["gather weights"].crossing == 0
+    assert tensor["sum gradients"].crossing == tensor["sum gradients"].sent
 
 
 def test_a_part_takes_as_long_as_its_slowest_resource() -> None:
