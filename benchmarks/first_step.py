@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import arguments, machine
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 POLL_S = 0.01
@@ -33,7 +33,7 @@ MARKS = ("started", "compiled", "first_update")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="process start to first update, cold and warm")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=arguments.count, default=5)
     parser.add_argument("overrides", nargs="*", help="as for train.py")
     args = parser.parse_args()
     here = machine.found()
@@ -42,7 +42,8 @@ def main() -> None:
         root = Path(folder)
         overrides = [*args.overrides, f"run.root={root}", "tracking.wandb=offline"]
         prepare = [sys.executable, "-m", "olmo_hydra", "data", "prepare", *overrides]
-        subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
+        if status := subprocess.run(prepare, stdout=subprocess.DEVNULL).returncode:  # it has said why
+            sys.exit(status)
         seconds: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
         for number in range(1, args.rounds + 1):
             for kind, starts in seconds.items():

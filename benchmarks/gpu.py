@@ -22,11 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import arguments
 from benchmarks.peers.adapters.ours import overrides
 from benchmarks.peers.jobs import OPTIM, Job, num_params
 from benchmarks.peers.programs import INSTALL, PROGRAMS, ROOT, Worker, WorkerFailed, interpreter
 from benchmarks.peers.summary import rate, spread
 from olmo_hydra.config.compose import compose
+from olmo_hydra.config.remat import Remat
 from olmo_hydra.hardware.flops import mfu
 
 TARGET_MFU, TARGET_TIMES = 0.5, 1.2
@@ -64,11 +66,21 @@ class Card:
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.gpu", description="one Hopper card: right, and how fast")
-    parser.add_argument("--minutes", type=float, default=9.0, help="for everything")
-    parser.add_argument("--remat", default="none,full", help="policies, with commas between")
+    parser.add_argument("--minutes", type=arguments.amount, default=9.0, help="for everything")
+    parser.add_argument(
+        "--remat",
+        type=arguments.some_of([policy.value for policy in Remat]),
+        default="none,full",
+        help="policies, with commas between",
+    )
     parser.add_argument("--rehearse", action="store_true", help="tiny shapes, on the processor")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu")
+    parser.add_argument(
+        "--out", type=arguments.folder, help="default: benchmarks/results/gpu; of a rehearsal a temporary one"
+    )
     args = parser.parse_args()
+    out = args.out or arguments.folder(
+        tempfile.mkdtemp() if args.rehearse else str(ROOT / "benchmarks" / "results" / "gpu")
+    )
     until = time.monotonic() + 60 * args.minutes
     try:
         card = Card(args.rehearse)
@@ -78,8 +90,7 @@ def main() -> int:
     print(f"{card.name}, {card.gib} GiB, hardware={card.hardware}", flush=True)
     checks = {name: checked(name, extra, card, until) for name, extra in checks_of(card).items()}
     speeds = [speed(card, remat, until) for remat in args.remat.split(",")]
-    args.out.mkdir(parents=True, exist_ok=True)
-    file = args.out / f"{card.name.replace(' ', '_')}.json"
+    file = out / f"{card.name.replace(' ', '_')}.json"
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     report = {"device": card.name, "time": when, "targets": {"mfu": TARGET_MFU, "times": TARGET_TIMES}}
     file.write_text(json.dumps(report | {"checks": checks, "speed": speeds}, indent=1) + "\n")

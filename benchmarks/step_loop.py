@@ -9,6 +9,7 @@ thread, which other load on the machine hardly changes.
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from olmo_hydra.cli import session
+from olmo_hydra.cli.guard import guarded
 from olmo_hydra.config.compose import compose
 from olmo_hydra.config.identity import run_name
 from olmo_hydra.hardware.sharding import batch_sharding, token_sharding
@@ -45,6 +47,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("overrides", nargs="*", help="as for train.py")
     args = parser.parse_args()
+    if args.updates < 1:
+        parser.error(f"--updates {args.updates} is no number from 1 on")
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as root:
         for log_every in (1, 10):
@@ -105,4 +109,4 @@ def said(times: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

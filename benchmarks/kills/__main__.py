@@ -9,14 +9,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from benchmarks import arguments
 from benchmarks.kills.campaign import campaign, never_killed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.kills", description="kill -9 anywhere, and nothing is lost")
-    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--kills", type=arguments.count, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--processes", type=int, default=1, help="of each run; any of them, or all, are killed")
+    parser.add_argument(
+        "--processes", type=arguments.count, default=1, help="of each run; any of them, or all, are killed"
+    )
     parser.add_argument("--folder", type=Path, help="for the runs; default: a temporary one")
     args = parser.parse_args()
     shared = ("hardware=cpu_sim", f"hardware.devices={args.processes}", f"hardware.processes={args.processes}")

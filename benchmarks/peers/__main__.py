@@ -9,30 +9,44 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import arguments, machine
 from benchmarks.peers import view
+from benchmarks.peers.adapters.ours import overrides
 from benchmarks.peers.jobs import CELLS, Job, job, num_params
 from benchmarks.peers.measure import measure
 from benchmarks.peers.programs import INSTALL, PROGRAMS, ROOT, WorkerFailed, environments, interpreter
+from olmo_hydra.cli.guard import guarded
+from olmo_hydra.config.compose import compose
 
 RESULTS = ROOT / "benchmarks" / "results" / "peers"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.peers", description="our training step beside its peers'")
-    parser.add_argument("--cells", default="tiny", help=f"of {','.join(CELLS)}; with commas between")
-    parser.add_argument("--programs", default=",".join(PROGRAMS), help="ours is always among them")
-    parser.add_argument("--rounds", type=int, default=7, help="how often each program has its turn")
-    parser.add_argument("--steps", type=int, default=4, help="updates in a turn")
+    parser.add_argument(
+        "--cells",
+        type=arguments.some_of(list(CELLS)),
+        default="tiny",
+        help=f"of {','.join(CELLS)}; with commas between",
+    )
+    parser.add_argument(
+        "--programs",
+        type=arguments.some_of(list(PROGRAMS)),
+        default=",".join(PROGRAMS),
+        help="ours is always among them",
+    )
+    parser.add_argument("--rounds", type=arguments.count, default=7, help="how often each program has its turn")
+    parser.add_argument("--steps", type=arguments.count, default=4, help="updates in a turn")
     parser.add_argument("--pause", type=float, default=2.0, help="seconds before a turn")
     parser.add_argument("--check", action="store_true", help="compare the losses of the first updates, and no more")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the results; default: %(default)s")
+    parser.add_argument(
+        "--out", type=arguments.folder, default=RESULTS, help="folder for the results; default: %(default)s"
+    )
     parser.add_argument("overrides", nargs="*", help="of our config, as for train.py")
     args = parser.parse_args()
     cells, programs = args.cells.split(","), args.programs.split(",")
-    for known, asked in ((CELLS, cells), (PROGRAMS, programs)):
-        if unknown := [name for name in asked if name not in known]:
-            parser.error(f"there is no {unknown[0]}; there are {', '.join(known)}")
+    if status := guarded(lambda: [compose(overrides(job(cell, None, overrides=args.overrides))) for cell in cells]):
+        return status
     names = ["ours", *(name for name in programs if name != "ours" and interpreter(name))]
     absent = sorted({*programs} - {*names})
     for name in absent:
