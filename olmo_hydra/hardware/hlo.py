@@ -13,6 +13,8 @@ from dataclasses import dataclass
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 COMPUTES = ("fusion", "convolution", "dot", "sort", "scatter", "gather", "reduce", "reduce-window", "custom-call")
 HOUSEKEEPING = ("AllocateBuffer", "AssumeGatherIndicesInBound")  # custom calls that do nothing at run time
+PIECE = '"async_collective_fusion_config"'  # of a collective that goes on, piece by piece, in several fusions
+ENDS = 'custom_call_target="AsyncCollective'  # `Start` or `Done`, in the first and the last of those fusions
 PALLAS = "tpu_custom_call"
 MEGASCALE = "_xla_megascale_"  # the runtime that joins slices: what a device sends to its host for it
 SUM_OVER_SLICES = re.compile(r'_xla_megascale_target="\{([\d,]+)\}.*_xla_megascale_transfer_type="ALL_REDUCE"')
@@ -21,6 +23,7 @@ HEADER = re.compile(r"(ENTRY )?%([\w.\-]+) \(")
 BETWEEN = re.compile(r"\n(?=  (?:ROOT )?%|%|ENTRY |\}\n)")  # instructions; strings in one may have lines of their own
 LINE = re.compile(r"  (ROOT )?%([\w.\-]+) = ")
 ARRAY = re.compile(r"\b([a-z]+[0-9]*[a-z0-9]*)\[([0-9,]*)\]")
+CHANNEL = re.compile(r"channel_id=\d+")
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 CALLED = re.compile(
     r"\b(?:calls|to_apply|body|true_computation|false_computation)=%([\w.\-]+)|"
@@ -239,13 +242,21 @@ def _bits(name: str) -> int:
 def estimate(module: Module) -> Estimate:
     """All that a run of the program does on a device: every instruction, times the trips of the loops around it.
 
+    A collective in pieces is one, where it starts; if the text shows no start of it, it is listed without an estimate.
     Of a conditional every branch counts. Copies on the SparseCores and other work beside the core's count nothing.
     """
     found = Estimate(defaultdict(int), [], [], [], [])
+    pieces: dict[str, Unestimated | None] = {}  # by channel; None: it is counted at its start
     for here in _walk(module, module.entry, 1, True, ""):
         one, part, times = here.instruction, here.part, here.times
         kind = one.opcode.removesuffix("-start")
-        if kind in COLLECTIVES:
+        if kind in COLLECTIVES and PIECE in one.rest and not _has(here.computation, f'{ENDS}Start"'):
+            pieces.setdefault("".join(CHANNEL.findall(one.rest)), Unestimated(_stem(one.name), part, times))
+        elif kind in COLLECTIVES:
+            if PIECE in one.rest:
+                pieces["".join(CHANNEL.findall(one.rest))] = None
+            if not here.in_core and _is_scattered(module, one, here.computation):
+                kind = "reduce-scatter"
             devices = _group(one.rest) or module.devices
             found.collectives.append(Collective(kind, part, devices, _moved(kind, here), times))
         elif one.opcode == "send" and MEGASCALE in one.rest:
@@ -260,9 +271,36 @@ def estimate(module: Module) -> Estimate:
             found.kernels.append(Unestimated(_stem(one.name), part, times))
         elif here.in_core and one.cycles is not None:
             found.cycles[part] += one.cycles * times
-        elif here.in_core and one.opcode in COMPUTES and not any(name in one.rest for name in HOUSEKEEPING):
+        elif here.in_core and one.opcode in COMPUTES and not _adds_nothing(module, one):
             found.unestimated.append(Unestimated(_stem(one.name), part, times))
+    found.unestimated.extend(one for one in pieces.values() if one is not None)
     return found
+
+
+def _has(computation: Computation, text: str) -> bool:
+    return any(text in one.rest for one in computation.values())
+
+
+def _adds_nothing(module: Module, one: Instruction) -> bool:
+    """Whether it does nothing at run time, or only what is listed as a collective."""
+    called = [module.computations[name] for name in one.calls if "kind=kCustom" in one.rest]
+    sends = (ENDS in each.rest or _is_scattered(module, each, body) for body in called for each in body.values())
+    return any(name in one.rest for name in HOUSEKEEPING) or any(sends)
+
+
+def _is_scattered(module: Module, summed: Instruction, computation: Computation) -> bool:
+    """Whether it is a sum of which each device keeps its own part, a `dynamic-slice`, and nothing else reads it."""
+    names, kept = {summed.name}, 0
+    for one in computation.values():
+        reads = not names.isdisjoint(one.operands)
+        if reads and one.opcode == "dynamic-slice":
+            kept += sum(sizes(one.type))
+        elif reads and one.opcode in ("get-tuple-element", "bitcast", "copy"):
+            names.add(one.name)
+        elif reads:
+            return False
+    devices = _group(summed.rest) or module.devices
+    return summed.opcode == "all-reduce" and kept * devices == sum(sizes(summed.type))
 
 
 def _stem(name: str) -> str:

@@ -162,3 +162,158 @@ ENTRY %main (t: (s32[], (f32[4], f32[2]), bf16[8,16])) -> bf16[8,16] {
     element = main["t#2"]
     assert (element.opcode, element.operands, element.rest) == ("get-tuple-element", ["t"], ", index=2")
     assert hlo.sizes(element.type) == [8 * 16 * 2]
+
+
+PIECES = """HloModule m, is_scheduled=true, num_partitions=4
+
+%condition (s: (s32[], bf16[4,128])) -> pred[] {
+  %limit = s32[] constant(3)
+  %s = (s32[], bf16[4,128]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  ROOT %lt = pred[] compare(%i, %limit), direction=LT
+}
+
+%fused_computation (x: bf16[4,128]) -> (bf16[4,128], bf16[16,128], u32[]) {
+  %x = bf16[4,128]{1,0} parameter(0)
+  %all-gather.1 = bf16[16,128]{1,0} all-gather(%x), ATTRIBUTES
+  ROOT %custom-call.1 = (bf16[4,128]{1,0}, bf16[16,128]{1,0}, u32[]{:S(2)}) custom-call(%all-gather.1), \
+custom_call_target="AsyncCollectiveStart"
+}
+
+%async_collective_fusion.7 (x.2: bf16[4,128], y.2: bf16[16,128], f: u32[]) -> (f32[8], bf16[16,128], u32[]) {
+  %x.2 = bf16[4,128]{1,0} parameter(0)
+  %y.2 = bf16[16,128]{1,0} parameter(1)
+  %f = u32[]{:S(2)} parameter(2)
+  %all-gather.2 = bf16[16,128]{1,0} all-gather(%x.2), ATTRIBUTES
+  %computed = f32[8]{0} constant({...})
+  ROOT %tuple.2 = (f32[8]{0}, bf16[16,128]{1,0}, u32[]{:S(2)}) tuple(%computed, %all-gather.2, %f)
+}
+
+%fused_computation.1 (x.3: bf16[4,128], y.3: bf16[16,128], f.3: u32[]) -> bf16[16,128] {
+  %x.3 = bf16[4,128]{1,0} parameter(0)
+  %y.3 = bf16[16,128]{1,0} parameter(1)
+  %f.3 = u32[]{:S(2)} parameter(2)
+  %all-gather.3 = bf16[16,128]{1,0} all-gather(%x.3), ATTRIBUTES
+  ROOT %custom-call.3 = bf16[16,128]{1,0} custom-call(%x.3, %y.3, %all-gather.3, %f.3), \
+custom_call_target="AsyncCollectiveDone"
+}
+
+%body (s.1: (s32[], bf16[4,128])) -> (s32[], bf16[4,128]) {
+  %s.1 = (s32[], bf16[4,128]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%s.1), index=0
+  %w = bf16[4,128]{1,0} get-tuple-element(%s.1), index=1
+  %one = s32[] constant(1)
+  %i.2 = s32[] add(%i.1, %one)
+  %async-collective-start = (bf16[4,128]{1,0}, bf16[16,128]{1,0}, u32[]{:S(2)}) fusion(%w), kind=kCustom, \
+calls=%fused_computation
+  %y = bf16[16,128]{1,0} get-tuple-element(%async-collective-start), index=1
+  %flag = u32[]{:S(2)} get-tuple-element(%async-collective-start), index=2
+  %fusion.7 = (f32[8]{0}, bf16[16,128]{1,0}, u32[]{:S(2)}) fusion(%w, %y, %flag), kind=kOutput, \
+calls=%async_collective_fusion.7, metadata={op_name="jit(step)/jvp(blocks)/while/body/mlp/dot_general"}, \
+backend_config={"window_config":{"estimated_cycles":"50"}}
+  %y.4 = bf16[16,128]{1,0} get-tuple-element(%fusion.7), index=1
+  %flag.4 = u32[]{:S(2)} get-tuple-element(%fusion.7), index=2
+  %async-collective-done = bf16[16,128]{1,0} fusion(%w, %y.4, %flag.4), kind=kCustom, calls=%fused_computation.1, \
+metadata={op_name="jit(step)/jvp(blocks)/while/body/mlp/dot_general"}
+  ROOT %next = (s32[], bf16[4,128]{1,0}) tuple(%i.2, %w)
+}
+
+ENTRY %main (p: bf16[4,128]) -> (s32[], bf16[4,128]) {
+  %p = bf16[4,128]{1,0} parameter(0)
+  %zero = s32[] constant(0)
+  %init = (s32[], bf16[4,128]{1,0}) tuple(%zero, %p)
+  %all-gather.9 = bf16[16,128]{1,0} all-gather(%p), channel_id=9, replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %while.1 = (s32[], bf16[4,128]{1,0}) while(%init), condition=%condition, body=%body
+}
+""".replace(
+    "ATTRIBUTES",
+    "channel_id=9, replica_groups={{0,1,2,3}}, dimensions={0}, "
+    'metadata={op_name="jit(step)/jvp(blocks)/while/body/mlp/dot_general"}, '
+    'backend_config={"async_collective_fusion_config":{"flag_end":"2","flag_start":"2"}}',
+)
+
+
+def test_a_collective_in_pieces_is_one_where_it_starts() -> None:
+    """Three trips of one in three fusions, as libtpu writes it for v5e; whole ones may have the same channel."""
+    found = hlo.estimate(hlo.parse(PIECES))
+    gathered = 16 * 128 * 2
+    assert found.collectives == [
+        hlo.Collective("all-gather", "update", 4, gathered, 1),
+        hlo.Collective("all-gather", "blocks, forward", 4, gathered, 3),
+    ]
+    assert found.collectives[1].sent == 3 * gathered * 3 / 4
+    assert found.cycles == {"blocks, forward": 3 * 50}
+    assert not found.unestimated
+
+
+def test_a_start_outside_of_the_loop_that_goes_on_with_it() -> None:
+    """The fusion that starts carries the times, not those that go on in each of three trips."""
+    start = PIECES[PIECES.index("  %async-collective-start") : PIECES.index("  %y = ")]
+    moved = PIECES.replace(start, "").replace("  %all-gather.9", start.replace("%w", "%p") + "  %all-gather.9")
+    found = hlo.estimate(hlo.parse(moved))
+    assert [(each.part, each.times) for each in found.collectives] == [("blocks, forward", 1), ("update", 1)]
+    assert not found.unestimated
+
+
+def test_pieces_of_what_never_starts_are_told() -> None:
+    found = hlo.estimate(hlo.parse(PIECES.replace("AsyncCollectiveStart", "AsyncCollectiveOther")))
+    assert [each.part for each in found.collectives] == ["update"]
+    assert hlo.Unestimated("all-gather", "blocks, forward", 3) in found.unestimated
+
+
+SCATTERED = """HloModule m, num_partitions=8
+
+%all-reduce-scatter (a: bf16[14,32], b: bf16[16,8]) -> (bf16[4,32], bf16[4,8]) {
+  %a = bf16[14,32]{1,0} parameter(0)
+  %b = bf16[16,8]{1,0} parameter(1)
+  %nothing = bf16[] constant(0)
+  %pad = bf16[16,32]{1,0} pad(%a, %nothing), padding=0_2x0_0
+  %all-reduce.1 = (bf16[16,32]{1,0}, bf16[16,8]{1,0}) all-reduce(%pad, %b), channel_id=1, \
+replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%sum
+  %first = bf16[16,32]{1,0} get-tuple-element(%all-reduce.1), index=0
+  %second = bf16[16,8]{1,0} get-tuple-element(%all-reduce.1), index=1
+  %partition-id = u32[] partition-id()
+  %four = u32[] constant(4)
+  %zero = u32[] constant(0)
+  %at = u32[] multiply(%partition-id, %four)
+  %slice.1 = bf16[4,32]{1,0} dynamic-slice(%first, %at, %zero), dynamic_slice_sizes={4,32}
+  %slice.2 = bf16[4,8]{1,0} dynamic-slice(%second, %at, %zero), dynamic_slice_sizes={4,8}
+  ROOT %tuple = (bf16[4,32]{1,0}, bf16[4,8]{1,0}) tuple(%slice.1, %slice.2)
+}
+
+%sum (c: bf16[], d: bf16[]) -> bf16[] {
+  %c = bf16[] parameter(0)
+  %d = bf16[] parameter(1)
+  ROOT %add = bf16[] add(%c, %d)
+}
+
+ENTRY %main (p: bf16[14,32], q: bf16[16,8]) -> (bf16[4,32], bf16[4,8]) {
+  %p = bf16[14,32]{1,0} parameter(0)
+  %q = bf16[16,8]{1,0} parameter(1)
+  ROOT %fusion.1 = (bf16[4,32]{1,0}, bf16[4,8]{1,0}) fusion(%p, %q), kind=kCustom, calls=%all-reduce-scatter, \
+metadata={op_name="jit(step)/transpose(jvp(blocks))/while/body/mlp/dot_general"}
+}
+"""
+
+
+def test_a_sum_of_which_each_keeps_its_part_is_a_reduce_scatter() -> None:
+    """As libtpu writes it: of two weights at once, the first with two rows more so that four devices divide it."""
+    found = hlo.estimate(hlo.parse(SCATTERED))
+    size = 16 * 32 * 2 + 16 * 8 * 2
+    assert found.collectives == [hlo.Collective("reduce-scatter", "blocks, backward", 4, size, 1)]
+    assert found.collectives[0].sent == size * 3 / 4
+    assert not found.unestimated
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ("bf16[4,8]{1,0} dynamic-slice(%second", "bf16[8,8]{1,0} dynamic-slice(%second"),
+        ("tuple(%slice.1, %slice.2)", "tuple(%slice.1, %second)"),
+    ],
+)
+def test_a_sum_of_which_more_is_read_is_an_all_reduce(was: str, becomes: str) -> None:
+    assert was in SCATTERED
+    found = hlo.estimate(hlo.parse(SCATTERED.replace(was, becomes)))
+    assert [each.kind for each in found.collectives] == ["all-reduce"]
+    assert found.unestimated == [hlo.Unestimated("fusion", "blocks, backward", 1)]
