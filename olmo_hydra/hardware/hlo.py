@@ -250,11 +250,11 @@ def estimate(module: Module) -> Estimate:
     for here in _walk(module, module.entry, 1, True, ""):
         one, part, times = here.instruction, here.part, here.times
         kind = one.opcode.removesuffix("-start")
-        if kind in COLLECTIVES and PIECE in one.rest and not _has(here.computation, f'{ENDS}Start"'):
-            pieces.setdefault("".join(CHANNEL.findall(one.rest)), Unestimated(_stem(one.name), part, times))
+        if kind in COLLECTIVES and PIECE in one.rest and not _starts(here.computation):
+            pieces.setdefault(str(CHANNEL.findall(one.rest)), Unestimated(_stem(one.name), part, times))
         elif kind in COLLECTIVES:
             if PIECE in one.rest:
-                pieces["".join(CHANNEL.findall(one.rest))] = None
+                pieces[str(CHANNEL.findall(one.rest))] = None
             if not here.in_core and _is_scattered(module, one, here.computation):
                 kind = "reduce-scatter"
             devices = _group(one.rest) or module.devices
@@ -277,8 +277,8 @@ def estimate(module: Module) -> Estimate:
     return found
 
 
-def _has(computation: Computation, text: str) -> bool:
-    return any(text in one.rest for one in computation.values())
+def _starts(computation: Computation) -> bool:
+    return any(f'{ENDS}Start"' in one.rest for one in computation.values())
 
 
 def _adds_nothing(module: Module, one: Instruction) -> bool:
@@ -299,8 +299,7 @@ def _is_scattered(module: Module, summed: Instruction, computation: Computation)
             names.add(one.name)
         elif reads:
             return False
-    devices = _group(summed.rest) or module.devices
-    return summed.opcode == "all-reduce" and kept * devices == sum(sizes(summed.type))
+    return summed.opcode == "all-reduce" and kept * (_group(summed.rest) or module.devices) == sum(sizes(summed.type))
 
 
 def _stem(name: str) -> str:

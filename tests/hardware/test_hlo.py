@@ -317,3 +317,11 @@ def test_a_sum_of_which_more_is_read_is_an_all_reduce(was: str, becomes: str) ->
     found = hlo.estimate(hlo.parse(SCATTERED.replace(was, becomes)))
     assert [each.kind for each in found.collectives] == ["all-reduce"]
     assert found.unestimated == [hlo.Unestimated("fusion", "blocks, backward", 1)]
+
+
+def test_a_whole_sum_in_the_program_itself_is_an_all_reduce() -> None:
+    """What slices it later is another operation."""
+    body, entry = SCATTERED[: SCATTERED.index("%sum (")], SCATTERED[SCATTERED.index("%sum (") :]
+    main = body.replace("%all-reduce-scatter (", "ENTRY %main (")
+    found = hlo.estimate(hlo.parse(main + entry[: entry.index("ENTRY")]))
+    assert [each.kind for each in found.collectives] == ["all-reduce"]
