@@ -78,10 +78,9 @@ def test_two_slices_and_what_the_roofline_says_that_they_send() -> None:
     layers, head = 2 * (4 * 128 * 128 + 3 * 128 * 384), 128 * 264
     assert sent("all-gather", "blocks, forward") == layers * 2 * 3 / 4 <= sent("all-gather", "blocks, backward")
     assert bound["gather weights"]["sent"] == (2 * layers + head) * 2 * 3 / 4
-    assert sum(one["sent"] for one in collectives if one["kind"] == "all-to-all") == bound["exchange lookup"]["sent"]
-    assert sent("reduce-scatter", "head, forward") == head * 4 * 3 / 4
-    within_slices = sent("reduce-scatter", "blocks, backward") + sent("all-reduce", "blocks, backward")
-    assert layers * 2 * 3 / 4 <= within_slices
+    for kind, name in (("all-to-all", "exchange lookup"), ("reduce-scatter", "scatter gradients")):
+        assert sum(one["sent"] for one in collectives if one["kind"] == kind) == bound[name]["sent"]
+    assert bound["scatter gradients"]["sent"] == (layers * 2 + head * 4) * 3 / 4
     norms = 2 * 2 * 4 * 128 * 4  # whole on every device
     assert 0 <= sent("all-reduce", "blocks, backward", over_slices=True) - layers / 4 * 2 <= norms
     assert bound["sum over slices"]["crossing"] == layers / 4 * 2 + 2 * head / 4 * 4
