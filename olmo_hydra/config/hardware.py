@@ -173,8 +173,7 @@ class HardwareConfig:
             f"runs on platform {platform.value} only, and hardware={self.name} is of platform {self.platform.value}",
             key="hardware.attention",
             value=self.attention,
-            instead="hardware.attention="
-            + next((kernel.value for kernel, at in KERNEL_PLATFORM.items() if at is self.platform), "xla"),
+            instead="hardware.attention=" + ("splash" if self.platform is Platform.tpu else "xla"),
         )
         require(
             self.process_timeout >= 5,

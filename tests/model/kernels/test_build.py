@@ -41,7 +41,7 @@ def test_the_config_names_the_kernel(overrides, expected):
     "overrides, parts",
     [
         ("hardware.attention=splash", ["hardware.attention=splash", "tpu only", "hardware.attention=xla"]),
-        ("hardware=ironwood hardware.attention=cudnn", ["hardware.attention=cudnn", "gpu only", "is tpu"]),
+        ("hardware=ironwood hardware.attention=cudnn", ["gpu only", "is of platform tpu", "hardware.attention=splash"]),
         ("hardware=ironwood hardware.attention_block=300", ["hardware.attention_block=300", "128", "=256"]),
         (
             f"hardware=gpu hardware.attention=cudnn {BF16} hardware.chips=2 hardware.mesh.context=2",
